@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str or None
-        ``-K`` engine, ``-T`` format, ``-o`` file, ``-O``, ``-V``, ``-n``, and a file or stdin; None takes the process's own.
+        ``-K`` engine, ``-T`` format, ``-o`` file, ``-O``, ``-V``, ``-n``, and a file or stdin; None takes ``sys.argv``.
 
     Returns
     -------
@@ -116,6 +116,9 @@ def _draw(options: argparse.Namespace, attributes: Sequence[str]) -> int:
     import pygraphviz
 
     raw = Path(options.input).read_bytes() if options.input else sys.stdin.buffer.read()
+    # A node's label is its name only once the libraries have made a drawing context: without this first, empty drawing
+    # the first graph that is read would have empty boxes.
+    pygraphviz.AGraph(string="digraph {}").draw(format="dot", prog="dot")
     graph = pygraphviz.AGraph(string=raw.decode("utf-8"))
     engine = "nop2" if options.positions == "2" else "nop" if options.positions else options.engine
     picture = graph.draw(format=options.format, prog=engine, args=" ".join(attributes))

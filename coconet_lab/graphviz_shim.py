@@ -25,7 +25,7 @@ def find_layout_engine() -> str | None:
     >>> engine is None or "dot" in engine
     True
     """
-    return shutil.which("dot") or _shim_path()
+    return shutil.which("dot") or _beside_python("dot") or _shim_path()
 
 
 def ensure_dot() -> str | None:
@@ -47,18 +47,18 @@ def ensure_dot() -> str | None:
     from graphviz.backend import dot_command
 
     engine = find_layout_engine()
-    real = shutil.which("dot")
     # The package has no public setting for its program; this module attribute is what its commands are built from.
-    dot_command.DOT_BINARY = Path("dot") if real or engine is None else Path(engine)
+    dot_command.DOT_BINARY = Path("dot" if engine is None or shutil.which("dot") else engine)
     return engine
 
 
 def _shim_path() -> str | None:
-    """`coconet-dot` beside this Python: found by folder, since a kernel started by its path has no such PATH."""
     if importlib.util.find_spec("pygraphviz") is None:
         return None
+    return _beside_python(_SHIM) or shutil.which(_SHIM)
+
+
+def _beside_python(name: str) -> str | None:
+    """A program of this Python's own environment: a kernel that was started by its path has no such PATH."""
     folders = (sysconfig.get_path("scripts"), str(Path(sys.executable).parent))
-    for folder in folders:
-        if found := shutil.which(_SHIM, path=folder):
-            return found
-    return shutil.which(_SHIM)
+    return next(filter(None, (shutil.which(name, path=folder) for folder in folders)), None)
