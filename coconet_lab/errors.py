@@ -86,7 +86,18 @@ class ProofError(CoconetError):
 
 
 class RankError(CoconetError):
-    """A rank raised, died or did not come back before the deadline."""
+    """A rank raised, died or did not come back before the deadline.
+
+    ``tracebacks`` maps each rank that raised to its full traceback, as text.
+    """
+
+    tracebacks: dict[int, str]
+
+    def __init__(
+        self, found: str, *, rule: str = "", where: str = "", hint: str = "", tracebacks: dict[int, str] | None = None
+    ) -> None:
+        super().__init__(found, rule=rule, where=where, hint=hint)
+        self.tracebacks = tracebacks or {}
 
 
 class ClusterError(CoconetError):

@@ -1,0 +1,1 @@
+"""Ranks and time: the cluster, shared memory, and what runs on every rank."""

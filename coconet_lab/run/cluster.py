@@ -1,0 +1,349 @@
+"""The cluster as a notebook sees it: so many ranks, started when needed, replaced when the cell runs again."""
+
+from __future__ import annotations
+
+import html
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from coconet_lab.errors import ClusterError
+from coconet_lab.run import devices
+from coconet_lab.run.attached import AttachedSession
+from coconet_lab.run.calls import Order, RunningCall
+from coconet_lab.run.launcher import Request, mpi_library
+from coconet_lab.run.progress import Progress
+from coconet_lab.run.session import Session
+
+_RANK_BYTES = 160 << 20  # a Python process with NumPy, Numba, ipykernel and MPI, measured at 140 MiB
+
+# Clusters of this process that have ranks.  One for the process by nature: it is how running a cell again finds the
+# cluster that the cell had started before.
+_started: weakref.WeakSet[Cluster] = weakref.WeakSet()
+
+
+class Cluster:
+    """MPI ranks that run programs for this notebook.
+
+    Used unstarted it starts itself; a cluster of the same configuration that this process had started before is
+    replaced.  Nothing is left behind, however the notebook ends.
+
+    Parameters
+    ----------
+    ranks : int, optional
+        Number of ranks; by default as many as there are GPUs, or cores, but at most 4.
+    backend : {"auto", "cpu", "cuda"}
+        ``"auto"`` takes a GPU a rank where there are enough, else the CPU, and says which.
+    profile : str, optional
+        A folder with an ``ipcluster_config.py`` or its name in ``cluster/`` (``"slurm"``, ``"hosts"``).
+    nodes : int, optional
+        Hosts to spread the ranks over.
+    options : mapping, optional
+        For the profile's batch text (``{"partition": "gpu"}``); ``mpiexec`` names another mpiexec, ``directory`` a
+        folder that all hosts share.
+    deadline_s : float
+        Seconds that the start, and each call, may take.
+
+    Raises
+    ------
+    ClusterError
+        If the arguments make no cluster, or it cannot start.
+    ToolError
+        If ``backend="cuda"`` and there are fewer GPUs than ranks.
+
+    Examples
+    --------
+    >>> Cluster(ranks=4, backend="cpu")
+    Cluster(4 ranks, CPU: not started)
+    """
+
+    def __init__(
+        self,
+        ranks: int | None = None,
+        backend: str = "auto",
+        profile: str | None = None,
+        nodes: int | None = None,
+        options: Mapping[str, object] | None = None,
+        deadline_s: float = 120.0,
+    ) -> None:
+        _check_arguments(ranks, backend, nodes, deadline_s)
+        if profile is None:
+            found = devices.gpu_count() if backend != "cpu" else 0
+            self.backend = devices.choose(
+                ranks, backend, gpus=found, cores=devices.core_count(), cupy=devices.has_cupy()
+            )
+        else:  # this host's devices say nothing about the others'
+            self.backend = devices.Backend("cuda" if backend == "cuda" else "cpu", ranks or 4)
+        chosen = tuple(sorted((name, str(value)) for name, value in (options or {}).items()))
+        self.deadline_s = deadline_s
+        self._request = Request(self.backend.ranks, self.backend.name, profile, nodes, chosen, deadline_s)
+        self._session: Session | AttachedSession | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._calls = 0
+        self._lock = threading.RLock()
+
+    @classmethod
+    def attach(cls, profile_or_client: Any, *, backend: str = "cpu", deadline_s: float = 120.0) -> Cluster:
+        """A cluster over engines that somebody else has started; `stop` leaves them running.
+
+        Parameters
+        ----------
+        profile_or_client : str or ipyparallel.Client
+            A profile's name or folder, or a connected client.
+        backend : {"cpu", "cuda"}
+            What the ranks compute on.
+        deadline_s : float
+            Seconds that connecting, and each call, may take.
+        """
+        session = AttachedSession(profile_or_client, deadline_s)
+        cluster = cls(len(session.worlds), "cpu", deadline_s=deadline_s)
+        cluster.backend = devices.Backend(backend, len(session.worlds), "attached")
+        cluster._session = session
+        cluster._finalizer = weakref.finalize(cluster, _stop_session, session, os.getpid())
+        return cluster
+
+    # Life
+
+    def start(self) -> Cluster:
+        """Start the ranks, if they are not there, and say once what they run on."""
+        with self._lock:
+            if self._session is not None:
+                return self
+            for other in list(_started):
+                if other is not self and other._request == self._request:
+                    other.stop()
+            _check_room(self._request)
+            session = Session(self._request, _say)
+            session.start()
+            self._session = session
+            self._finalizer = weakref.finalize(self, _stop_session, session, os.getpid())
+            _started.add(self)
+            _say(str(self.backend))
+            return self
+
+    def stop(self) -> None:
+        """End the ranks and everything that belongs to them; the next use starts new ones."""
+        with self._lock:
+            self._session = None
+            _started.discard(self)
+            if self._finalizer is not None:
+                self._finalizer()
+                self._finalizer = None
+
+    def __enter__(self) -> Cluster:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _ready_session(self) -> Session | AttachedSession:
+        """The session with all its ranks alive: started, or started anew after its ranks had ended."""
+        if self._session is None:
+            self.start()
+        session = self._session
+        if session is None:
+            raise ClusterError("the cluster did not start", where=repr(self), hint="cluster.start()")
+        if not session.is_complete:
+            death = session.death(0.0) if session.views else None
+            if death is not None:
+                _say(f"rank {death[0]} {death[1]} since the last call; starting new ranks")
+            try:
+                session.restart_ranks()
+            except BaseException:
+                self.stop()
+                raise
+        return session
+
+    # Use
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        deadline_s: float | None = None,
+        what: str = "",
+        progress: bool | None = None,
+        per_rank: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        """Run ``function(*args)`` on every rank at once; results in rank order.
+
+        Parameters
+        ----------
+        function : callable
+            Sent pickled by value if it is the notebook's own; every rank runs it.
+        *args
+            The same for all ranks; large arrays travel without being copied into the pickle.
+        deadline_s : float, optional
+            Seconds until ranks that did not return count as stuck; the cluster's `deadline_s` by default.
+        what : str, optional
+            The call in the user's words; the function's name by default.
+        progress : bool, optional
+            True: show progress from the start; False: never; None: once ranks report a total and it lasts.
+        per_rank : sequence, optional
+            One more last argument for each rank.
+
+        Raises
+        ------
+        RankError
+            If a rank raised, died, or did not return before the deadline; the next call finds new ranks where the
+            old ones cannot be trusted.
+        Interrupted
+            A KeyboardInterrupt whose `results` are what the ranks returned after they were asked to stop.
+        """
+        with self._lock:
+            if per_rank is not None and len(per_rank) != self.ranks:
+                raise ClusterError(
+                    f"per_rank has {len(per_rank)} items for {self.ranks} ranks",
+                    rule="one item for each rank, in rank order",
+                    where=repr(self),
+                    hint=f"per_rank=[… for rank in range({self.ranks})]",
+                )
+            session = self._ready_session()
+            self._calls += 1
+            name = what or f"'{getattr(function, '__name__', type(function).__name__)}'"
+            limit = self.deadline_s if deadline_s is None else deadline_s
+            running = RunningCall(session, Order(self._calls, name, limit), Progress(name.strip("'"), progress))
+            running.send(function, args, per_rank)
+            return running.wait()
+
+    def restart(self) -> Cluster:
+        """New ranks in place of those there are, with nothing of theirs left."""
+        with self._lock:
+            if self._session is None:
+                return self.start()
+            try:
+                self._session.restart_ranks()
+            except BaseException:
+                self.stop()
+                raise
+            return self
+
+    def log(self, rank: int) -> str:
+        """What `rank` has printed, and its tracebacks, since the cluster was started."""
+        if self._session is None:
+            raise ClusterError(
+                f"no log of rank {rank}: the cluster is not running",
+                rule="logs live as long as the cluster",
+                where=repr(self),
+                hint="cluster.start()",
+            )
+        return self._session.rank_log(rank)
+
+    @property
+    def client(self) -> Any:
+        """The ipyparallel client: ``%%px`` cells and views work on the same ranks."""
+        with self._lock:
+            client = self._ready_session().client
+            client[:].activate() if _in_ipython() else None
+            return client
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.backend.ranks
+
+    @property
+    def generation(self) -> int:
+        """Counts starts of the ranks: what lived on them is gone when it has changed; 0 while there are none."""
+        return self._session.generation if self._session is not None else 0
+
+    @property
+    def state(self) -> str:
+        """``"not started"``, ``"running"``, or ``"ranks ended"`` (the next call starts new ones)."""
+        if self._session is None:
+            return "not started"
+        return "running" if self._session.is_complete else "ranks ended"
+
+    def processes(self) -> list[int]:
+        """Ids of all processes on this host that belong to the cluster."""
+        return self._session.processes() if isinstance(self._session, Session) else []
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.backend}: {self.state})"
+
+    def _repr_html_(self) -> str:
+        rows = {"state": self.state, "ranks": str(self.ranks), "backend": str(self.backend)}
+        if self._session is not None and self._session.worlds:
+            rows["hosts"] = ", ".join(sorted({world.host for world in self._session.worlds}))
+            rows["MPI"] = self._session.worlds[0].library
+        cells = "".join(
+            f'<tr><th style="text-align:left">{name}</th><td style="text-align:left">{html.escape(text)}</td></tr>'
+            for name, text in rows.items()
+        )
+        return f"<table><caption>Cluster</caption>{cells}</table>"
+
+
+def _say(line: str) -> None:
+    """One line for the user, in the cell that is running."""
+    print(line, flush=True)
+
+
+def _in_ipython() -> bool:
+    import sys
+
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
+def _stop_session(session: Session | AttachedSession, owner: int) -> None:
+    """Stop `session`, unless this is a fork of the process that started it."""
+    if os.getpid() == owner:
+        session.stop()
+
+
+def _check_arguments(ranks: int | None, backend: str, nodes: int | None, deadline_s: float) -> None:
+    where = f"Cluster(ranks={ranks!r}, backend={backend!r})"
+    if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
+        raise ClusterError(
+            f"no cluster of {ranks!r} ranks", rule="ranks is a whole number from 1", where=where, hint="Cluster(ranks=4)"
+        )
+    if backend not in devices.BACKENDS:
+        raise ClusterError(
+            f"no backend {backend!r}",
+            rule=f"backend is one of {', '.join(map(repr, devices.BACKENDS))}",
+            where=where,
+            hint="backend='auto'",
+        )
+    if nodes is not None and nodes < 1:
+        raise ClusterError(f"no cluster on {nodes} nodes", rule="nodes is a whole number from 1", where=where)
+    if not deadline_s > 0:
+        raise ClusterError(f"deadline_s is {deadline_s!r}", rule="a deadline lies ahead", where=where)
+
+
+def _check_room(request: Request) -> None:
+    """Refuse more ranks than this host has memory for, before anything is started."""
+    if not request.is_local:
+        return
+    most = max(1, _free_bytes() // _RANK_BYTES)
+    if request.ranks > most:
+        from coconet_lab.run.launcher import find_mpiexec
+
+        raise ClusterError(
+            f"cannot start {request.ranks} ranks: this host has memory for about {most} "
+            f"(mpiexec: {find_mpiexec(request)}; MPI library: {mpi_library()})",
+            rule=f"each rank is a Python process of about {_RANK_BYTES >> 20} MiB",
+            where=str(request),
+            hint=f"Cluster(ranks={min(most, devices.core_count())}), or a profile with more hosts",
+        )
+
+
+def _free_bytes() -> int:
+    """Memory that is free for new processes, the container's limit included."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/proc/meminfo") as file:
+            fields = {line.split(":")[0]: line.split()[1] for line in file}
+        free = int(fields["MemAvailable"]) << 10
+        with open("/sys/fs/cgroup/memory.max") as file:
+            limit = file.read().strip()
+        with open("/sys/fs/cgroup/memory.current") as file:
+            used = int(file.read())
+        free = min(free, int(limit) - used) if limit.isdigit() else free
+    except (OSError, KeyError, ValueError, IndexError):
+        pass
+    return free
