@@ -1,0 +1,1 @@
+"""What a program is and means: types, operations, rules, programs; pure Python and NumPy."""

@@ -1,0 +1,42 @@
+"""The key of a program: equal iff the programs are equal but for made-up names."""
+
+from __future__ import annotations
+
+import hashlib
+
+from coconet_lab.ir.ops import CustomOperator, Input, Op
+from coconet_lab.ir.program import Program
+
+
+def program_key(program: Program) -> str:
+    """A digest of operations, types, annotations and outputs, in which an operation is known by its label only."""
+    digests: dict[str, str] = {}
+    for name, op in program.ops.items():
+        digests[name] = _digest(_op_text(op, digests), repr(program.types[name]))
+    fusions = {f.name: _digest(f.name if f.named else "", *sorted(digests[m] for m in f.members)) for f in program.fusions}
+    overlaps = [
+        _digest(v.name if v.named else "", *(fusions.get(s) or digests[s] for s in v.stages)) for v in program.overlaps
+    ]
+    return _digest(
+        program.name,
+        f"{program.ranks}/{program.groups}",
+        *(digests[name] for name in program.outputs),
+        "|",
+        *sorted(digests.values()),
+        "|",
+        *sorted(fusions.values()),
+        "|",
+        *sorted(overlaps),
+    )
+
+
+def _op_text(op: Op, digests: dict[str, str]) -> str:
+    called = op.name if isinstance(op, Input) else op.label
+    operands = [digests[x] if isinstance(x, str) else repr(x) for x in op.operands]
+    attributes = {k: v.name if isinstance(v, CustomOperator) else v for k, v in op.attributes().items()}
+    return f"{op.kind}|{called}|{operands}|{attributes}"
+
+
+def _digest(*parts: str) -> str:
+    text = "\0".join(parts).encode()
+    return hashlib.blake2b(text, digest_size=16).hexdigest()

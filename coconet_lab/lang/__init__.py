@@ -1,0 +1,1 @@
+"""The language users write programs in: values, operations, programs."""

@@ -1,0 +1,287 @@
+"""Tensors, scalars and the operations a rank does by itself (paper §§2.1-2.2)."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from coconet_lab.errors import ProgramError
+from coconet_lab.ir import ops as o
+from coconet_lab.ir.dtypes import DType
+from coconet_lab.ir.layout import Layout, Replicated, Sliced
+from coconet_lab.ir.types import BUCKET_ELEMENTS, TensorType
+from coconet_lab.lang.value import Value, make, operand, pointwise
+from coconet_lab.site import caller_site
+
+
+def tensor(
+    name: str,
+    dtype: DType,
+    shape: Sequence[int] | Sequence[Sequence[int]],
+    layout: Layout,
+    *,
+    group: int = 0,
+    low: float | None = None,
+    high: float | None = None,
+    bucket: int = BUCKET_ELEMENTS,
+) -> Value:
+    """An input of a program.
+
+    Parameters
+    ----------
+    name : str
+    dtype : DType
+    shape : sequence of int, or sequence of shapes
+        Global shape. A list of shapes makes a list value: its tensors laid end to end, Sliced(0) at most, cut among
+        ranks at borders of `bucket` elements (paper §5.4).
+    layout : Local, Replicated or Sliced(dim)
+    group : int
+        The process group it lives in.
+    low, high : float or None
+        Values a run accepts, and where ``check()`` draws from.
+
+    Raises
+    ------
+    ProgramError
+        No name, a shape that is none, or a sliced dim the shape does not have.
+
+    Examples
+    --------
+    >>> import coconet_lab as cl
+    >>> cl.tensor("x", cl.FP16, (8, 1024, 3072), cl.Sliced(2))
+    x = Tensor: FP16[8, 1024, 3072] Sliced(2)
+    """
+    dims = list(shape)
+    pieces: tuple[tuple[int, ...], ...] = ()
+    if dims and not isinstance(dims[0], int):
+        pieces = tuple(_shape(name, piece) for piece in dims)  # type: ignore[arg-type]
+        dims = [builtins.sum(math.prod(piece) for piece in pieces)]
+    extents = _shape(name, dims)  # type: ignore[arg-type]
+    if layout.is_sliced and not 0 <= (layout.dim or 0) < len(extents):
+        raise _bad_input(name, f"{layout} of a value with {len(extents)} dims", "a sliced dim is one of its dims")
+    _check_bounds(name, low, high)
+    kind = TensorType(dtype, extents, layout, group, pieces, False, bucket)
+    return make(o.Input(name="", type=kind, low=low, high=high), (), name)
+
+
+def scalar(
+    name: str,
+    dtype: DType,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    default: float | int | None = None,
+) -> Value:
+    """A zero-dimensional input that all ranks of all groups have; a new value needs no new kernel.
+
+    Parameters
+    ----------
+    name : str
+    dtype : DType
+    low, high : float or None
+        Values a run accepts, and where ``check()`` draws from.
+    default : number or None
+        The value where a run gives none.
+
+    Examples
+    --------
+    >>> import coconet_lab as cl
+    >>> cl.scalar("lr", cl.FP32, low=0.0, high=1.0)
+    lr = Scalar: FP32[] Replicated
+    """
+    _check_bounds(name, low, high)
+    kind = TensorType(dtype, (), Replicated, None)
+    return make(o.Input(name="", type=kind, low=low, high=high, default=default), (), name)
+
+
+def _shape(name: str, dims: Sequence[int]) -> tuple[int, ...]:
+    if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in dims):
+        raise _bad_input(name, f"shape {list(dims)!r}", "a shape is whole numbers of 0 or more")
+    return tuple(dims)
+
+
+def _check_bounds(name: str, low: float | None, high: float | None) -> None:
+    if low is not None and high is not None and low > high:
+        raise _bad_input(name, f"low={low} above high={high}", "low is at most high")
+
+
+def _bad_input(name: str, found: str, rule: str) -> ProgramError:
+    return ProgramError(
+        f"input {name!r} has {found}", rule=rule, where=str(caller_site() or ""), hint="cl.tensor(name, dtype, shape, layout)"
+    )
+
+
+def matmul(a: Value, b: Value, *, name: str | None = None) -> Value:
+    """``A[…, K] @ B[K, N]``: Sliced(last) @ Sliced(0) gives Local partial sums [paper §2.2]."""
+    return make(o.MatMul(name=""), (operand(a), operand(b)), name)
+
+
+def conv(
+    x: Value, w: Value, *, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, name: str | None = None
+) -> Value:
+    """Cross-correlation of ``x[N, C, …]`` with ``w[O, C, …]``; channel- and batch-sliced forms as for `matmul`."""
+    spatial = builtins.max(len(x.shape) - 2, 0)
+    strides = (stride,) * spatial if isinstance(stride, int) else tuple(stride)
+    paddings = (padding,) * spatial if isinstance(padding, int) else tuple(padding)
+    return make(o.Conv(name="", stride=strides, padding=paddings), (operand(x), operand(w)), name)
+
+
+def add(a: Any, b: Any, *, name: str | None = None) -> Value:
+    """a + b."""
+    return pointwise("Add", a, b, name=name)
+
+
+def sub(a: Any, b: Any, *, name: str | None = None) -> Value:
+    """a - b."""
+    return pointwise("Sub", a, b, name=name)
+
+
+def mul(a: Any, b: Any, *, name: str | None = None) -> Value:
+    """a * b."""
+    return pointwise("Mul", a, b, name=name)
+
+
+def div(a: Any, b: Any, *, name: str | None = None) -> Value:
+    """a / b, correctly rounded; floating point only."""
+    return pointwise("Div", a, b, name=name)
+
+
+def pow(a: Any, b: Any, *, name: str | None = None) -> Value:
+    """a to the power b, within 8 ulp."""
+    return pointwise("Pow", a, b, name=name)
+
+
+def neg(x: Any, *, name: str | None = None) -> Value:
+    """-x."""
+    return pointwise("Neg", x, name=name)
+
+
+def abs(x: Any, *, name: str | None = None) -> Value:
+    """|x|."""
+    return pointwise("Abs", x, name=name)
+
+
+def sqrt(x: Any, *, name: str | None = None) -> Value:
+    """Square root, correctly rounded."""
+    return pointwise("Sqrt", x, name=name)
+
+
+def exp(x: Any, *, name: str | None = None) -> Value:
+    """e to the power x, within 8 ulp."""
+    return pointwise("Exp", x, name=name)
+
+
+def log(x: Any, *, name: str | None = None) -> Value:
+    """Natural logarithm, within 8 ulp."""
+    return pointwise("Log", x, name=name)
+
+
+def tanh(x: Any, *, name: str | None = None) -> Value:
+    """Hyperbolic tangent, within 8 ulp."""
+    return pointwise("Tanh", x, name=name)
+
+
+def erf(x: Any, *, name: str | None = None) -> Value:
+    """Error function, within 8 ulp."""
+    return pointwise("Erf", x, name=name)
+
+
+def maximum(a: Any, b: Any, *, name: str | None = None) -> Value:
+    """The larger of two; NaN where either is."""
+    return pointwise("Maximum", a, b, name=name)
+
+
+def minimum(a: Any, b: Any, *, name: str | None = None) -> Value:
+    """The smaller of two; NaN where either is."""
+    return pointwise("Minimum", a, b, name=name)
+
+
+def equal(a: Any, b: Any, *, name: str | None = None) -> Value:
+    """INT32 1 where a equals b, else 0."""
+    return pointwise("Equal", a, b, name=name)
+
+
+def not_equal(a: Any, b: Any, *, name: str | None = None) -> Value:
+    """INT32 1 where a differs from b, else 0."""
+    return pointwise("NotEqual", a, b, name=name)
+
+
+def where(condition: Any, a: Any, b: Any, *, name: str | None = None) -> Value:
+    """a where the INT32 condition is not 0, else b."""
+    return pointwise("Where", condition, a, b, name=name)
+
+
+def copy(x: Value, *, name: str | None = None) -> Value:
+    """The same value in storage of its own, as before an update."""
+    return pointwise("Copy", x, name=name)
+
+
+def relu(x: Value, *, name: str | None = None) -> Value:
+    """max(x, 0)."""
+    return pointwise("Maximum", x, 0, name=name)
+
+
+def gelu(x: Value, *, name: str | None = None) -> Value:
+    """x · Φ(x) by the error function."""
+    return mul(0.5 * x, 1 + erf(x * math.sqrt(0.5)), name=name)
+
+
+def cast(x: Value, dtype: DType, *, name: str | None = None) -> Value:
+    """x rounded to `dtype`; floats to integers toward zero."""
+    return make(o.Cast(name="", dtype=dtype.name), (operand(x),), name)
+
+
+def dropout(x: Value, p: float, *, name: str | None = None) -> Value:
+    """Zero with probability `p`, else x/(1-p); the mask depends on seed, name and global index, never on the layout.
+
+    The seed is the implicit INT64 scalar input ``seed`` (default 0).
+    """
+    return make(o.Dropout(name="", p=float(p)), (operand(x),), name)
+
+
+def reduction(fn: str, x: Value, dim: int | Sequence[int] | None, name: str | None) -> Value:
+    """Shared by sum, mean, max, min and norm."""
+    rank = len(x.shape)
+    given = (dim,) if isinstance(dim, int) else dim
+    dims = None if given is None else tuple(sorted(d + rank if d < 0 else d for d in given))
+    return make(o.Reduction(name="", fn=fn, dims=dims), (operand(x),), name)
+
+
+def sum(x: Value, dim: int | Sequence[int] | None = None, *, name: str | None = None) -> Value:
+    """Sum over `dim` (kept with extent 1) or everything (a scalar); across ranks where the dim is sliced."""
+    return reduction("sum", x, dim, name)
+
+
+def mean(x: Value, dim: int | Sequence[int] | None = None, *, name: str | None = None) -> Value:
+    """Arithmetic mean, as `sum`."""
+    return reduction("mean", x, dim, name)
+
+
+def max(x: Value, dim: int | Sequence[int] | None = None, *, name: str | None = None) -> Value:
+    """Largest element, NaN where there is one; as `sum`."""
+    return reduction("max", x, dim, name)
+
+
+def min(x: Value, dim: int | Sequence[int] | None = None, *, name: str | None = None) -> Value:
+    """Smallest element, NaN where there is one; as `sum`."""
+    return reduction("min", x, dim, name)
+
+
+def norm(x: Value, dim: int | Sequence[int] | None = None, *, name: str | None = None) -> Value:
+    """Euclidean norm, the square root of the sum of squares; as `sum`."""
+    return reduction("norm", x, dim, name)
+
+
+def update(target: Value, value: Value, *, name: str | None = None) -> Value:
+    """Write `value` into the storage of `target`, an input or its newest version; the result is the new value.
+
+    A Replicated tensor may be updated by its sliced form, whose result is then all_gathered in place (paper §3.2).
+    """
+    return make(o.Update(name=""), (operand(target), operand(value)), name)
+
+
+def sliced_type(x: Value, dim: int) -> TensorType:
+    """`x`'s type, Sliced along `dim`: a help for custom operators' type rules."""
+    return x.type.with_layout(Sliced(dim))
