@@ -1,0 +1,75 @@
+"""The test run itself: which tier runs when, what CI refuses, and that a missing golden file fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
+SETTINGS = (
+    '[tool.pytest.ini_options]\ntestpaths = ["tests"]\nmarkers = ["pure", "mpi", "notebooks", "browser", "gpu"]\n'
+)
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """A small project with this project's conftest; ``suite(files, *arguments)`` runs pytest in it."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pyproject.toml").write_text(SETTINGS)
+    shutil.copy(CONFTEST, tmp_path / "tests" / "conftest.py")
+
+    def run(files: dict[str, str], *arguments: str, ci: bool = False) -> tuple[int, str]:
+        for name, text in files.items():
+            path = tmp_path / "tests" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        environment = {**os.environ, "CI": "true" if ci else "", "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+PASSES = "def test_it(): pass\n"
+SKIPS = "import pytest\ndef test_it(): pytest.skip('no')\n"
+
+
+def test_pytest_alone_runs_the_pure_tier_and_a_broken_import_elsewhere_does_not_matter(suite):
+    status, said = suite({"pure/test_a.py": PASSES, "mpi/test_b.py": "import no_such_module\n"})
+    assert status == 0
+    assert "1 passed" in said
+
+
+def test_ci_fails_when_a_tier_that_should_exist_ran_nothing(suite):
+    files = {"pure/test_a.py": PASSES, "notebooks/test_b.py": SKIPS}
+    status, said = suite(files, "--tier", "pure", "--tier", "notebooks", ci=True)
+    assert status == 1
+    assert "FAILED notebooks tier: it should exist here, and none of its tests ran" in said
+    status, _ = suite(files, "--tier", "pure", "--tier", "notebooks")
+    assert status == 0
+
+
+def test_a_missing_golden_file_fails_and_update_golden_writes_it(suite):
+    files = {"pure/test_g.py": "def test_text(golden): golden('one\\n')\n"}
+    status, said = suite(files)
+    assert status == 1
+    assert "no golden file tests/golden/g/test_text.txt" in said
+    assert suite(files, "--update-golden")[0] == 0
+    assert suite(files)[0] == 0
+    status, said = suite({"pure/test_g.py": "def test_text(golden): golden('two\\n')\n"})
+    assert status == 1
+    assert "tests/golden/g/test_text.txt differs" in said
+
+
+def test_a_missing_program_skips_by_its_name(suite):
+    status, said = suite({"pure/test_n.py": "def test_it(need): need('no-such-program')\n"}, "-rs")
+    assert status == 0
+    assert "needs no-such-program, which is not installed" in said
