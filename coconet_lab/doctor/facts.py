@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coconet_lab.doctor.host import Answer, Host
 
@@ -68,9 +68,10 @@ def examine(host: Host) -> tuple[Fact, ...]:
 
 def _guarded(name: str, probe: Callable[[Host], Fact], host: Host) -> Fact:
     try:
-        return probe(host)
+        fact = probe(host)
     except Exception as error:  # the doctor's task is to report trouble, whatever it is
         return Fact(name, False, f"could not be examined: {type(error).__name__}: {error}")
+    return replace(fact, get="") if fact.present else fact
 
 
 def _python(host: Host) -> Fact:
@@ -135,7 +136,9 @@ def mpiexec_flags(host: Host, mpiexec: str) -> tuple[str, ...]:
 
 def _mpi_verdict(answer: Answer, what: str) -> Fact:
     sizes = [int(size) for size in re.findall(r"size=(\d+) library=", answer.stdout)]
-    library = " ".join((re.search(r"library=(.*)", answer.stdout) or ["", "?"])[1].split())
+    # Open MPI's version goes on with its package and date, and ends in a NUL.
+    said = (re.search(r"library=([^,\0\n]*)", answer.stdout) or ["", "?"])[1]
+    library = " ".join(said.split())
     if answer.code == 0 and sizes == [2]:
         return Fact("mpi", True, f"{library}; {what} started 2 ranks", amount=2)
     if sizes and set(sizes) == {1}:

@@ -124,6 +124,14 @@ def test_open_mpi_is_asked_to_start_as_root_and_to_oversubscribe_and_mpich_is_no
     assert mpiexec_flags(open_mpi, "/usr/bin/mpiexec") == ("--allow-run-as-root", "--oversubscribe")
 
 
+def test_of_an_mpi_librarys_long_version_only_its_name_and_number_are_shown():
+    said = "size=2 library=Open MPI v4.1.6, package: Debian, Sep 30, 2023\0\n"
+    fact = facts_of(machine(answers={"mpiexec": Answer(0, said)}))["mpi"]
+    assert fact.present
+    assert fact.text.startswith("Open MPI v4.1.6; mpi4py 4.1.2, /usr/bin/mpiexec started 2 ranks")
+    assert fact.get == ""
+
+
 def test_a_machines_own_dot_comes_before_the_one_in_the_wheel():
     assert "2.43.0 (0), /usr/bin/dot" in facts_of(machine())["graphviz"].text
     neither = facts_of(machine(without=["dot", "pygraphviz"]))["graphviz"]
