@@ -1,0 +1,190 @@
+"""A program as DOT: one box a value, filled by layout; pure and stable, so that it can be a golden file."""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from collections.abc import Iterator
+
+from coconet_lab.ir.program import Program
+from coconet_lab.viz.palette import FONT, LIGHT
+from coconet_lab.viz.scene import Box, Outline, Scene, program_scene
+
+_HEAD = f"""\
+  graph [fontname="{FONT}", fontsize=9.5, fontcolor="{LIGHT.muted}", bgcolor="{LIGHT.background}", ranksep=0.24, \
+nodesep=0.2, rankdir=TB, pad=0.12, compound=true];
+  node [fontname="{FONT}", fontsize=10.5, fontcolor="{LIGHT.text}", shape=box, height=0.2, width=0.2, margin="0.07,0.03"];
+  edge [color="{LIGHT.edge}", arrowsize=0.55, penwidth=0.9];"""
+
+
+def program_dot(
+    program: Program,
+    *,
+    highlight: frozenset[str] = frozenset(),
+    types: str = "changes",
+    selected: frozenset[str] = frozenset(),
+    opened: frozenset[str] = frozenset(),
+    limit: int = 40,
+    legend: bool = True,
+) -> str:
+    """DOT text of `program`: boxes ``name op layout``, fused groups solid, overlaps dashed, process groups outside.
+
+    Ids are numbers (``op7``: place in program order); `viz.scene.program_scene` has the map from names.
+
+    Parameters
+    ----------
+    highlight : names
+        Operations a step changed: lit.
+    types : "changes" or "all"
+        Where dtype and shape are printed: where they are new, or everywhere.
+    selected : names
+        Operations a person selected.
+    opened : dotted scopes
+        Not folded where a program has more than `limit` boxes.
+    limit : int
+        Most boxes before scopes fold.
+    legend : bool
+        A line that says what the colours and lines mean.
+
+    Examples
+    --------
+    >>> import coconet_lab as cl
+    >>> g = cl.tensor("g", cl.FP32, (8,), cl.Local)
+    >>> text = program_dot(cl.program("sum", outputs=[cl.all_reduce(g, name="total")], ranks=4))
+    >>> text.startswith("digraph"), "op0 -> op1" in text
+    (True, True)
+    """
+    scene = program_scene(
+        program, highlight=highlight, types=types, selected=selected, opened=opened, limit=limit, legend=legend
+    )
+    return scene_dot(scene)
+
+
+def scene_dot(scene: Scene) -> str:
+    """DOT text of a picture."""
+    lines = ["digraph {", _HEAD]
+    if scene.legend:
+        lines.append(f"  graph [labelloc=b, labeljust=l, label=<{_legend(scene)}>];")
+    lines += _outline_lines(scene.root, "  ")
+    lines += [f"  {tail} -> {head};" for tail, head in scene.edges]
+    return "\n".join([*lines, "}", ""])
+
+
+def visible(text: str) -> str:
+    """Text on one line without characters that XML or a screen cannot show: those as Python would write them.
+
+    Examples
+    --------
+    >>> print(visible("two" + chr(10) + "lines" + chr(0)))
+    two\\nlines\\x00
+    """
+    return "".join(_visible(c) for c in text)
+
+
+def _visible(character: str) -> str:
+    # Control, surrogate, unassigned, private and line/paragraph separators; format characters could hide or reorder.
+    if unicodedata.category(character) in ("Cc", "Cs", "Cn", "Co", "Cf", "Zl", "Zp"):
+        return character.encode("unicode_escape").decode("ascii")
+    return character
+
+
+def label_text(text: str) -> str:
+    """Text inside an HTML-like label: Graphviz still reads ``\\N`` there, so backslashes are doubled."""
+    return html.escape(visible(text).replace("\\", "\\\\"))
+
+
+def quoted(text: str) -> str:
+    """A DOT string whose value, after Graphviz has read escapes and entities, is `text` with its lines kept."""
+    lines = [html.escape(visible(line).replace("\\", "\\\\"), quote=True) for line in text.split("\n")]
+    return '"' + "\\n".join(lines) + '"'
+
+
+def _outline_lines(outline: Outline, indent: str) -> Iterator[str]:
+    for box in outline.boxes:
+        yield f"{indent}{_box(box)}"
+    for inner in outline.inner.values():
+        yield f"{indent}subgraph cluster_{inner.id} {{"
+        yield f"{indent}  graph [{_outline_style(inner)}];"
+        yield from _outline_lines(inner, indent + "  ")
+        yield f"{indent}}}"
+
+
+def _outline_style(outline: Outline) -> str:
+    pen = LIGHT.changed if outline.is_changed else LIGHT.group.ink
+    title = f"<b>{label_text(outline.title)}</b>"
+    if outline.text:
+        joint = " · " if outline.form in ("group", "side") else ": "
+        title += f'<font point-size="8.5">{joint}{label_text(outline.text)}</font>'
+    word = " changed" if outline.is_changed else ""
+    common = f'id="{outline.id}", class="{outline.form}{word}", label=<{title}>, tooltip={quoted(outline.title)}, margin=9'
+    if outline.form == "fused":
+        look = f'style="rounded,filled", fillcolor="{LIGHT.group.fill}", color="{pen}", penwidth=1.6'
+        return f"{common}, {look}, labelloc=b, labeljust=r"
+    if outline.form == "overlap":
+        return f'{common}, style="rounded,dashed", color="{pen}", penwidth=1.6, labelloc=b, labeljust=r'
+    if outline.form == "side":
+        return f'{common}, style=solid, color="{LIGHT.background}", penwidth=0, labelloc=t, labeljust=l, fontsize=11'
+    width = 1.2 if outline.form == "group" else 0.8
+    return f'{common}, style=rounded, color="{LIGHT.edge}", penwidth={width}, labelloc=t, labeljust=l'
+
+
+def _box(box: Box) -> str:
+    paint = LIGHT.paint(box.layout)
+    pen, width = paint.ink, 2.0 if box.is_collective else 0.9
+    if box.is_changed:
+        pen, width = LIGHT.changed, 2.6
+    elif box.is_selected:
+        pen, width = LIGHT.selected, 3.0
+    common = f'id="{box.id}", class="{box.classes}", tooltip={quoted(box.tooltip)}, color="{pen}", penwidth={width}'
+    if box.shape == "fold":
+        look = f'shape=box3d, style=filled, fillcolor="{LIGHT.background}", color="{LIGHT.muted}"'
+        return f'{box.id} [{common}, {look}, label=<{_fold_label(box)}>];'
+    if box.shape == "scalar":
+        look = f'shape=ellipse, style=filled, fillcolor="{paint.fill}", margin="0.02,0.01"'
+        return f"{box.id} [{common}, {look}, label=<{_scalar_label(box, paint.ink)}>];"
+    return f'{box.id} [{common}, style="rounded,filled", fillcolor="{paint.fill}", label=<{_op_label(box, paint.ink)}>];'
+
+
+def _op_label(box: Box, ink: str) -> str:
+    sign = "⇄ " if box.is_collective else ""
+    kind = f"&#160;&#160;{sign}{label_text(box.kind)}" if box.kind else ""
+    name = f"<b>{label_text(box.title)}</b>{kind}"
+    layout = f'<b><font point-size="9.5" color="{ink}">&#160;&#160;{label_text(str(box.layout))}</font></b>'
+    if not box.note:  # one cell: one baseline
+        return _table(f"<tr><td>{name}&#160;{layout}</td></tr>")
+    note = f'<font point-size="8.5" color="{LIGHT.muted}">{label_text(box.note)}</font>'
+    row = f'<tr><td align="left">{name}</td><td align="right">{layout}</td></tr>'
+    return _table(f'{row}<tr><td align="left" colspan="2">{note}</td></tr>')
+
+
+def _scalar_label(box: Box, ink: str) -> str:
+    kind = f" {label_text(box.kind)}" if box.kind else ""
+    sign = " ⇄" if box.is_collective else ""
+    layout = f" <b>{label_text(str(box.layout))}</b>" if box.layout is not None else ""
+    return f'<font point-size="8.5" color="{ink}"><b>{label_text(box.title)}</b>{sign}{kind}{layout}</font>'
+
+
+def _fold_label(box: Box) -> str:
+    note = f'<font point-size="8.5" color="{LIGHT.muted}">{label_text(box.note)}</font>'
+    title = f'<tr><td align="left"><b>{label_text(box.title)}</b></td></tr>'
+    return _table(f'{title}<tr><td align="left">{note}</td></tr>')
+
+
+def _table(rows: str) -> str:
+    return f'<table border="0" cellborder="0" cellspacing="0" cellpadding="1">{rows}</table>'
+
+
+def _legend(scene: Scene) -> str:
+    """What the colours and lines mean, as far as they occur."""
+    cells = [f'<td><b>{label_text(scene.title)}</b>&#160;&#160;</td>']
+    for kind in scene.layouts():
+        paint = LIGHT.paint(kind)
+        chip = f'<font color="{paint.ink}">&#160;{kind}&#160;</font>'
+        cells.append(f'<td border="1" color="{paint.ink}" bgcolor="{paint.fill}" style="rounded">{chip}</td>')
+    words = ["⇄ collective"] if any(box.is_collective for box in scene.boxes()) else []
+    words += [f"{line} {form}" for form, line in (("fused", "▭"), ("overlap", "┄")) if form in scene.forms()]
+    cells += [f"<td>{word}</td>" for word in words]
+    if any(box.is_changed for box in scene.boxes()):
+        cells.append(f'<td border="2" color="{LIGHT.changed}" style="rounded">&#160;changed&#160;</td>')
+    table = '<table border="0" cellborder="0" cellspacing="6" cellpadding="1"><tr>' + "".join(cells) + "</tr></table>"
+    return f'<font point-size="8.5">{table}</font>'

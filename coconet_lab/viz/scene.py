@@ -1,0 +1,309 @@
+"""What a graph picture shows, before anyone lays it out: boxes, edges and nested outlines, with texts and colours.
+
+Graphviz and the lab's own drawing (`viz.svg`) both start here, so that they show the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coconet_lab.ir import ops as o
+from coconet_lab.ir.layout import Layout
+from coconet_lab.ir.program import Fusion, Overlap, Program
+from coconet_lab.ir.types import TensorType
+from coconet_lab.ir.value import op_text
+from coconet_lab.viz.fold import Fold, fold_program
+
+LONGEST_NAME = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One box: an operation, an input, a scalar, or many operations folded into one.
+
+    `names` are the program's names it stands for; `classes` what a page's CSS and scripts find it by.
+    """
+
+    id: str
+    names: tuple[str, ...]
+    title: str
+    kind: str = ""
+    layout: Layout | None = None
+    note: str = ""
+    tooltip: str = ""
+    shape: str = "op"  # op | scalar | fold
+    is_collective: bool = False
+    is_changed: bool = False
+    is_selected: bool = False
+    classes: str = ""
+
+
+@dataclass(slots=True)
+class Outline:
+    """A line around boxes: a fused group, an overlap, a process group, an open scope, or one side of a step."""
+
+    id: str
+    form: str  # fused | overlap | group | scope | side
+    title: str
+    text: str = ""
+    is_changed: bool = False
+    boxes: list[Box] = field(default_factory=list)
+    inner: dict[object, Outline] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A whole picture. `ids` maps every name of the program to the id of the box that shows it."""
+
+    title: str
+    root: Outline
+    edges: tuple[tuple[str, str], ...]
+    ids: Mapping[str, str]
+    legend: bool = True
+
+    def boxes(self) -> list[Box]:
+        """All boxes, in the order they are drawn."""
+        return list(_boxes_in(self.root))
+
+    def layouts(self) -> list[str]:
+        """Layouts that occur, in the legend's order."""
+        present = {box.layout.kind for box in self.boxes() if box.layout is not None}
+        return [kind for kind in ("Local", "Replicated", "Sliced") if kind in present]
+
+    def forms(self) -> set[str]:
+        """Forms of outlines that occur."""
+        return set(_forms_in(self.root))
+
+
+def _boxes_in(outline: Outline) -> Iterable[Box]:
+    yield from outline.boxes
+    for inner in outline.inner.values():
+        yield from _boxes_in(inner)
+
+
+def _forms_in(outline: Outline) -> Iterable[str]:
+    for inner in outline.inner.values():
+        yield inner.form
+        yield from _forms_in(inner)
+
+
+def short(name: str, longest: int = LONGEST_NAME) -> str:
+    """A name that fits a box: its middle left out where it is too long.
+
+    Examples
+    --------
+    >>> short("a" * 20 + "b" * 20, 11)
+    'aaaaa…bbbbb'
+    """
+    if len(name) <= longest:
+        return name
+    half = (longest - 1) // 2
+    return f"{name[: longest - 1 - half]}…{name[len(name) - half :]}"
+
+
+def type_line(kind: TensorType) -> str:
+    """``FP16 [8, 1024, 3072]``, or a list's tensors and elements."""
+    if kind.pieces and not kind.per_piece:
+        return f"{kind.dtype} {len(kind.pieces)} tensors, {kind.elements:,} elements"
+    return f"{kind.dtype} [{', '.join(map(str, kind.shape))}]"
+
+
+def bytes_text(count: int) -> str:
+    """Bytes as people read them.
+
+    Examples
+    --------
+    >>> bytes_text(48 << 20), bytes_text(8), bytes_text(1536)
+    ('48 MiB', '8 B', '1.5 KiB')
+    """
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} GiB"
+
+
+def fused_form(program: Program, fusion: Fusion) -> str:
+    """What the members of a fused group make together: ``FusedAllReduce``, ``FusedSend``, or nothing but compute.
+
+    ReduceScatter with AllGather is the two-shot form of an AllReduce, an AllReduce inside the one-shot form (§4).
+    """
+    kinds = [type(program.ops[m]).__name__ for m in fusion.members if isinstance(program.ops[m], o.Op)]
+    found = dict.fromkeys(kind for kind in kinds if kind in ("AllReduce", "ReduceScatter", "AllGather", "Send"))
+    if "AllReduce" in found:
+        return "one-shot FusedAllReduce, one kernel"
+    if "ReduceScatter" in found and "AllGather" in found:
+        rest = [k for k in found if k == "Send"]
+        return "Fused" + "+".join(["AllReduce", *rest]) + ", one kernel"
+    return ("Fused" + "+".join(found) + ", one kernel") if found else "one kernel"
+
+
+def program_scene(
+    program: Program,
+    *,
+    highlight: frozenset[str] = frozenset(),
+    selected: frozenset[str] = frozenset(),
+    types: str = "changes",
+    opened: frozenset[str] = frozenset(),
+    limit: int = 40,
+    legend: bool = True,
+    prefix: str = "",
+    changed_groups: frozenset[str] = frozenset(),
+) -> Scene:
+    """The picture of a program: see `viz.dot.program_dot` for the parameters.
+
+    `prefix` goes before every id (two programs in one picture); `changed_groups` names outlines to light.
+    """
+    known = frozenset(program.resolve(name) for name in highlight)
+    chosen = frozenset(program.resolve(name) for name in selected)
+    shown = [name for name, op in program.ops.items() if not (isinstance(op, o.Input) and op.implicit)]
+    folds = fold_program(program, shown, keep=known | chosen | frozenset(program.outputs), opened=opened, limit=limit)
+    builder = _Builder(program, types, known, chosen, prefix, changed_groups, has_folds=bool(folds))
+    builder.add(shown, folds)
+    title = f"{program.name} · {program.ranks} ranks"
+    return Scene(title, builder.root, builder.edges(shown), builder.ids, legend)
+
+
+class _Builder:
+    def __init__(
+        self, program: Program, types: str, changed: frozenset[str], selected: frozenset[str], prefix: str,
+        changed_groups: frozenset[str], has_folds: bool,
+    ) -> None:  # fmt: skip
+        self.program, self.types, self.changed, self.selected = program, types, changed, selected
+        self.prefix, self.changed_groups, self.has_folds = prefix, changed_groups, has_folds
+        self.root = Outline(f"{prefix}graph", "root", "")
+        self.ids: dict[str, str] = {}
+        self.outlines = 0
+
+    def add(self, shown: list[str], folds: tuple[Fold, ...]) -> None:
+        fold_of = {name: (at, fold) for at, fold in enumerate(folds) for name in fold.names}
+        done: set[int] = set()
+        for name in shown:
+            if name not in fold_of:
+                path = self._path(name)
+                scopes = [key[1] for key in path if key[0] == "scope"]
+                self._outline(path).boxes.append(self._op_box(name, str(scopes[-1]) if scopes else ""))
+            elif fold_of[name][0] not in done:
+                at, fold = fold_of[name]
+                done.add(at)
+                self._outline(self._common_path(fold.names)).boxes.append(self._fold_box(at, fold))
+
+    def edges(self, shown: list[str]) -> tuple[tuple[str, str], ...]:
+        found: dict[tuple[str, str], None] = {}
+        for name in shown:
+            for source in self.program.ops[name].sources:
+                if source in self.ids and self.ids[source] != self.ids[name]:
+                    found[self.ids[source], self.ids[name]] = None
+        return tuple(found)
+
+    # -- where a box lies ----------------------------------------------------------------------------------------
+
+    def _group_of(self, name: str) -> int | None:
+        """The process group a box is drawn in: a member of a fused group lies where the group's kernel runs."""
+        fusion = self.program.fusion_of.get(name)
+        return self.program.types[fusion.members[0] if fusion else name].group
+
+    def _path(self, name: str) -> list[tuple[str, object]]:
+        """Outlines around a value, outermost first. An overlap across process groups is drawn once in each."""
+        path: list[tuple[str, object]] = []
+        group = self._group_of(name)
+        if self.program.groups > 1 and group is not None:
+            path.append(("group", group))
+        overlap, fusion = self.program.overlap_of.get(name), self.program.fusion_of.get(name)
+        scope = name.rpartition(".")[0].partition(".")[0]
+        if self.has_folds and scope and overlap is None and fusion is None:
+            path.append(("scope", scope))
+        if overlap is not None:
+            path.append(("overlap", overlap))
+        if fusion is not None:
+            path.append(("fused", fusion))
+        return path
+
+    def _common_path(self, names: tuple[str, ...]) -> list[tuple[str, object]]:
+        paths = [self._path(name) for name in names]
+        common: list[tuple[str, object]] = []
+        for keys in zip(*paths):
+            if any(key != keys[0] for key in keys) or keys[0][0] == "scope":
+                break
+            common.append(keys[0])
+        return common
+
+    def _outline(self, path: list[tuple[str, object]]) -> Outline:
+        at = self.root
+        for key in path:
+            if key not in at.inner:
+                self.outlines += 1
+                at.inner[key] = self._new_outline(f"{self.prefix}outline{self.outlines}", *key)
+            at = at.inner[key]
+        return at
+
+    def _new_outline(self, outline_id: str, form: str, key: object) -> Outline:
+        if isinstance(key, Fusion):
+            text = fused_form(self.program, key)
+            return Outline(outline_id, form, key.name, text, key.name in self.changed_groups)
+        if isinstance(key, Overlap):
+            stages = " and ".join(short(stage, 18) for stage in key.stages)
+            return Outline(outline_id, form, "overlap", f"{stages}, chunk by chunk", key.name in self.changed_groups)
+        if form == "group":
+            size = self.program.group_ranks
+            first = int(str(key)) * size
+            ranks = f"rank {first}" if size == 1 else f"ranks {first} to {first + size - 1}"
+            return Outline(outline_id, form, f"group {key}", ranks)
+        return Outline(outline_id, form, str(key))
+
+    # -- boxes ---------------------------------------------------------------------------------------------------
+
+    def _op_box(self, name: str, scope: str) -> Box:
+        op, kind = self.program.ops[name], self.program.types[name]
+        box_id = f"{self.prefix}op{self.program.position[name]}"
+        self.ids[name] = box_id
+        is_scalar = kind.is_scalar
+        layout = None if is_scalar and kind.layout.is_replicated else kind.layout
+        state = {"changed": name in self.changed, "selected": name in self.selected}
+        words = ["op", "scalar" if layout is None else layout.kind.lower(), "comm" if op.is_collective else ""]
+        words += ["input" if isinstance(op, o.Input) else "", "output" if name in self.program.outputs else ""]
+        words += [word for word, holds in state.items() if holds]
+        return Box(
+            box_id,
+            (name,),
+            short(name.removeprefix(f"{scope}.") if scope else name),
+            self._kind_text(op),
+            layout,
+            "" if is_scalar else self._note(op, kind),
+            self._tooltip(name),
+            "scalar" if is_scalar else "op",
+            op.is_collective,
+            state["changed"],
+            state["selected"],
+            " ".join(filter(None, words)),
+        )
+
+    def _kind_text(self, op: o.Op) -> str:
+        if isinstance(op, o.Input):
+            return ""
+        if isinstance(op, o.Update):
+            return f"Update {short(str(op.operands[0]), 18)}"
+        return short(op.kind)
+
+    def _note(self, op: o.Op, kind: TensorType) -> str:
+        seen = {(self.program.types[s].dtype, self.program.types[s].shape) for s in op.sources}
+        is_new = isinstance(op, o.Input) or (kind.dtype, kind.shape) not in seen
+        return type_line(kind) if is_new or self.types == "all" else ""
+
+    def _tooltip(self, name: str) -> str:
+        op, kind = self.program.ops[name], self.program.types[name]
+        lines = [op_text(op), f"{kind}, {self.program.group_ranks} ranks"]
+        lines.append(f"{bytes_text(kind.stored_bytes(self.program.group_ranks))} a rank")
+        if name in self.program.outputs:
+            lines.append("an output")
+        return "\n".join([*lines, *([str(op.site)] if op.site else [])])
+
+    def _fold_box(self, at: int, fold: Fold) -> Box:
+        box_id = f"{self.prefix}fold{at}"
+        self.ids.update(dict.fromkeys(fold.names, box_id))
+        return Box(
+            box_id, fold.names, fold.title, note=fold.note, shape="fold", classes="fold",
+            tooltip="\n".join([fold.title, fold.note, *fold.names[:12], *(["…"] if len(fold.names) > 12 else [])]),
+        )  # fmt: skip
