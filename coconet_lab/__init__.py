@@ -14,6 +14,7 @@ from coconet_lab.errors import (
     ToolError,
 )
 from coconet_lab.ir.dtypes import BF16, FP16, FP32, FP64, INT32, INT64, DType
+from coconet_lab.ir.inputs import random_inputs
 from coconet_lab.ir.layout import Layout, Local, Replicated, Sliced
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.types import TensorType
