@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import carray, njit, types
-from numba.extending import intrinsic
+from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba.extending import intrinsic as _numba_intrinsic
 
 PAD_LINE = 64
 """Bytes from one peer's line to the next: a cache line, so that two peers never write to the same one."""
@@ -30,13 +30,16 @@ _CLOCK_MONOTONIC = 1
 _I64 = ir.IntType(64)
 _Built = tuple[Any, Callable[..., Any]]
 
+# Numba hands the typing context to an intrinsic by itself, so callers pass one argument less than its definition has.
+intrinsic: Callable[..., Callable[..., Any]] = _numba_intrinsic
+
 
 def pad_bytes(ranks: int, slots: int = 1) -> int:
     """Bytes of one rank's signal pad for `ranks` peers with `slots` lines each."""
     return PAD_LINE * ranks * slots
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def load_acquire(typing_context: Any, address: Any) -> _Built:
     """The int64 at `address`; what its writer wrote before releasing it is seen from here on."""
 
@@ -47,7 +50,7 @@ def load_acquire(typing_context: Any, address: Any) -> _Built:
     return types.int64(types.int64), build
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def store_release(typing_context: Any, address: Any, value: Any) -> _Built:
     """Write `value` to the int64 at `address`, after everything this rank wrote before."""
 
@@ -59,7 +62,7 @@ def store_release(typing_context: Any, address: Any, value: Any) -> _Built:
     return types.void(types.int64, types.int64), build
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def sched_yield(typing_context: Any) -> _Built:
     """Let another thread have this core."""
 
@@ -71,7 +74,7 @@ def sched_yield(typing_context: Any) -> _Built:
     return types.void(), build
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def clock_ns(typing_context: Any) -> _Built:
     """Nanoseconds of the monotonic clock."""
 
@@ -95,7 +98,7 @@ def _declared(builder: Any, kind: Any, name: str) -> Any:
     return known if known is not None else ir.Function(builder.module, kind, name=name)
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def _pointer(typing_context: Any, address: Any) -> _Built:
     """An address as the untyped pointer that `carray` takes."""
 
@@ -105,13 +108,13 @@ def _pointer(typing_context: Any, address: Any) -> _Built:
     return types.voidptr(types.int64), build
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[misc]
+@njit(nogil=True, cache=True, inline="always")
 def array_at(address: int, count: int, dtype: Any) -> Any:
     """The `count` elements of `dtype` at `address` as an array: ``array_at(base + offset, n, np.float32)``."""
     return carray(_pointer(address), (count,), dtype)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
+@njit(nogil=True, cache=True)
 def signal(pad_addresses: Any, rank: int, slot: int, value: int) -> None:
     """Write `value` into line `slot` of every rank's pad, so that each peer's `wait` on that line returns.
 
@@ -124,7 +127,7 @@ def signal(pad_addresses: Any, rank: int, slot: int, value: int) -> None:
         store_release(pad_addresses[peer] + slot * PAD_LINE, value)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
+@njit(nogil=True, cache=True)
 def wait(address: int, value: int, deadline_spins: int) -> int:
     """Wait until the int64 at `address` is at least `value`: 0, or 1 after `deadline_spins` polls in vain."""
     polls = 0
@@ -137,7 +140,7 @@ def wait(address: int, value: int, deadline_spins: int) -> int:
     return 0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
+@njit(nogil=True, cache=True)
 def wait_until(address: int, value: int, deadline_ns: int) -> int:
     """Wait until the int64 at `address` is at least `value`: 0, or 1 once `clock_ns()` passes `deadline_ns`."""
     polls = 0
@@ -150,7 +153,7 @@ def wait_until(address: int, value: int, deadline_ns: int) -> int:
     return 0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
+@njit(nogil=True, cache=True)
 def barrier(pads: Any, rank: int, ranks: int, epoch: int, deadline_ns: int) -> int:
     """Wait until every rank has entered barrier number `epoch`.
 

@@ -76,7 +76,7 @@ class AttachedSession:
             return file.read()
         return ""
 
-    def death(self, wait_s: float = 1.0) -> tuple[int, str] | None:
+    def death(self, wait_s: float = 2.0) -> tuple[int, str] | None:
         """The first rank of this host that is gone; how, only its launcher knows."""
         here = os.uname().nodename
         for world in self.worlds:

@@ -27,7 +27,7 @@ class Ranks(Protocol):
     worlds: list[ranks.World]
     views: list[Any]
 
-    def death(self, wait_s: float = 1.0) -> tuple[int, str] | None:
+    def death(self, wait_s: float = 2.0) -> tuple[int, str] | None:
         """The rank that died first and how."""
 
     def kill_ranks(self) -> None:
@@ -139,8 +139,9 @@ class RunningCall:
             self._collect()
             if len(self._outcomes) + len(self._dead) == self._size:
                 return
-            if self._dead or not all(outcome.ok for outcome in self._outcomes.values()):
-                deadline = min(deadline, time.monotonic() + _GRACE_S) if shows else deadline
+            if shows and (self._dead or not all(outcome.ok for outcome in self._outcomes.values())):
+                # The world of a dead rank is gone; beside an exception others may be about to answer.
+                deadline = min(deadline, time.monotonic() + (_LOOK_S if self._dead else _GRACE_S))
                 shows = False  # once: the moment must not start anew with every answer
             remaining = deadline - time.monotonic()
             if remaining <= 0:

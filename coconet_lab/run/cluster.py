@@ -149,7 +149,7 @@ class Cluster:
         if session is None:
             raise ClusterError("the cluster did not start", where=repr(self), hint="cluster.start()")
         if not session.is_complete:
-            death = session.death(0.0) if session.views else None
+            death = session.death() if session.views else None
             if death is not None:
                 _say(f"rank {death[0]} {death[1]} since the last call; starting new ranks")
             try:
@@ -300,7 +300,10 @@ def _check_arguments(ranks: int | None, backend: str, nodes: int | None, deadlin
     where = f"Cluster(ranks={ranks!r}, backend={backend!r})"
     if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
         raise ClusterError(
-            f"no cluster of {ranks!r} ranks", rule="ranks is a whole number from 1", where=where, hint="Cluster(ranks=4)"
+            f"no cluster of {ranks!r} ranks",
+            rule="ranks is a whole number from 1",
+            where=where,
+            hint="Cluster(ranks=4)",
         )
     if backend not in devices.BACKENDS:
         raise ClusterError(

@@ -12,9 +12,14 @@ from coconet_lab.errors import ToolError
 BACKENDS = ("auto", "cpu", "cuda")
 
 
+def cores() -> list[int]:
+    """Numbers of the cores this process may use; empty where the system does not say."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
 def core_count() -> int:
     """Cores this process may use (a container's or Slurm's share, not the machine's)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(cores()) or os.cpu_count() or 1
 
 
 def gpu_count() -> int:

@@ -81,19 +81,28 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def sweep_mpich_files() -> None:
-    """Remove MPICH's shared-memory files that no living process maps (a killed rank leaves a few MiB)."""
+def mapped_mpich_files(pids: list[int] | None = None) -> set[str]:
+    """MPICH's shared-memory files that `pids` (or any living process) map."""
     mapped: set[str] = set()
-    for path in glob.glob("/proc/[0-9]*/maps"):
+    for path in [f"/proc/{pid}/maps" for pid in pids] if pids is not None else glob.glob("/proc/[0-9]*/maps"):
         try:
             with open(path) as file:
-                mapped.update(re.findall(r"/dev/shm/(mpich_shm_\w+)", file.read()))
+                mapped.update(re.findall(r"/dev/shm/mpich_shm_\w+", file.read()))
         except OSError:
             continue
-    # A job that is just starting has made its file but not yet mapped it, so young files are left alone.
+    return mapped
+
+
+def sweep_mpich_files(*, of_session: set[str] | None = None) -> None:
+    """Remove MPICH's shared-memory files that nobody maps any more: a killed rank leaves a few MiB.
+
+    Those `of_session` go at once; others must be old, since a job that is just starting has made its file but not yet
+    mapped it.
+    """
+    mapped = mapped_mpich_files()
     for path in glob.glob("/dev/shm/mpich_shm_*"):
         with contextlib.suppress(OSError):
-            if os.path.basename(path) not in mapped and time.time() - os.stat(path).st_mtime > 5.0:
+            if path not in mapped and (path in (of_session or set()) or time.time() - os.stat(path).st_mtime > 60.0):
                 os.unlink(path)
 
 

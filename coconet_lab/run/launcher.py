@@ -19,6 +19,9 @@ from coconet_lab.run.guard import MARK
 
 MPIEXEC_VARIABLE = "COCONET_LAB_MPIEXEC"
 _THREAD_VARIABLES = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_FORKER = ".gforker"
+# Ranks of one host talk through memory alone; without these MPI's network layer listens on every interface.
+_LOCAL_TRANSPORT = {"UCX_TLS": "self,sysv,posix", "FI_TCP_IFACE": "lo", "FI_SOCKETS_IFACE": "lo"}
 _LIBRARY_CODE = (
     "import mpi4py; mpi4py.rc.initialize = False\n"
     "from mpi4py import MPI\n"
@@ -75,7 +78,8 @@ def find_mpiexec(request: Request) -> str:
     """
     asked = request.option("mpiexec") or os.environ.get(MPIEXEC_VARIABLE, "")
     beside = os.path.join(sysconfig.get_path("scripts"), "mpiexec")
-    for candidate in [asked] if asked else [beside, "mpiexec"]:
+    # On one host MPICH's forking mpiexec does all that is needed and opens no port; hydra listens on every interface.
+    for candidate in [asked] if asked else [beside + _FORKER, beside, "mpiexec"]:
         path = shutil.which(candidate)
         if path is not None:
             return path
@@ -90,7 +94,7 @@ def find_mpiexec(request: Request) -> str:
 
 
 def mpi_library(timeout_s: float = 10.0) -> str:
-    """First line of the MPI library's version, asked in a process of its own: a broken library must not hurt this one."""
+    """First line of the MPI library's version, asked in another process: a broken library must not hurt this one."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _LIBRARY_CODE], capture_output=True, text=True, timeout=timeout_s, check=False
@@ -107,18 +111,14 @@ def is_open_mpi(mpiexec: str) -> bool:
     return (folder / "prterun").exists() or (folder / "orterun").exists()
 
 
-def mpi_arguments(mpiexec: str, ranks: int) -> list[str]:
-    """Arguments of `mpiexec` for `ranks` ranks on this host.
-
-    Bound to cores only while each rank has one: unbound, two spinning ranks now and then share a core (stalls of
-    3-8 ms were measured); bound, four ranks on two cores took 5.5 ms for 1 KiB.
-    """
-    binding = "core" if ranks <= core_count() else "none"
+def mpi_arguments(mpiexec: str) -> list[str]:
+    """Arguments of `mpiexec` for ranks on this host; ranks bind themselves (`ranks.prepare`)."""
     if is_open_mpi(mpiexec):
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        return [*root, "--oversubscribe", "--bind-to", binding]
-    # The loopback interface alone: nobody else on the network has business with these ranks.
-    return ["-launcher", "fork", "-iface", "lo", "-bind-to", binding]
+        return [*root, "--oversubscribe", "--bind-to", "none"]
+    if mpiexec.endswith(_FORKER):
+        return ["-exitinfo"]
+    return ["-launcher", "fork"]
 
 
 def engine_environment(request: Request, session: str) -> dict[str, str]:
@@ -126,7 +126,8 @@ def engine_environment(request: Request, session: str) -> dict[str, str]:
     threads = str(max(1, core_count() // request.ranks)) if request.is_local else "1"
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     bare = {"PYTHONPATH": path, "PYDEVD_DISABLE_FILE_VALIDATION": "1", "COCONET_LAB_BACKEND": request.backend}
-    return {MARK: f"{session}/engines", **dict.fromkeys(_THREAD_VARIABLES, threads), **bare}
+    local = {name: value for name, value in _LOCAL_TRANSPORT.items() if request.is_local and name not in os.environ}
+    return {MARK: f"{session}/engines", **dict.fromkeys(_THREAD_VARIABLES, threads), **bare, **local}
 
 
 def profile_folder(name: str) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -19,11 +18,21 @@ from typing import Any
 
 from coconet_lab.errors import ClusterError
 from coconet_lab.run import launcher, ranks
-from coconet_lab.run.guard import MARK, Guard, end_processes, is_alive, marked_processes, signal_all, sweep_mpich_files
+from coconet_lab.run.devices import cores
+from coconet_lab.run.guard import (
+    MARK,
+    Guard,
+    end_processes,
+    is_alive,
+    mapped_mpich_files,
+    marked_processes,
+    signal_all,
+    sweep_mpich_files,
+)
 from coconet_lab.run.slurm import Queue
+from coconet_lab.run.watch import DeathWatch, read_death
 
 _POLL_S = 0.02
-_KILLED = re.compile(r"\(signal (\d+)\)|signal: ?(\d+)|SIGNAL: (\d+)|signal (\d+)", re.IGNORECASE)
 
 
 class Session:
@@ -50,6 +59,8 @@ class Session:
         self._guard: Guard | None = None
         self._cluster: Any = None
         self._queue: Queue | None = None
+        self._watch: DeathWatch | None = None
+        self._shared_files: set[str] = set()
 
     def _make_directory(self) -> str:
         parent = self.request.option("directory")
@@ -90,7 +101,7 @@ class Session:
         if self.request.is_local:
             arguments = {"engines": "mpi", "controller_ip": "127.0.0.1"}
             config.MPILauncher.mpi_cmd = [self._mpiexec]
-            config.MPILauncher.mpi_args = launcher.mpi_arguments(self._mpiexec, self.request.ranks)
+            config.MPILauncher.mpi_args = launcher.mpi_arguments(self._mpiexec)
         return ipyparallel.Cluster(
             config=config,
             load_profile=False,
@@ -131,12 +142,16 @@ class Session:
             time.sleep(_POLL_S)
         ids = sorted(self.client.ids)
         self.client[ids].use_cloudpickle().get(timeout=self.request.start_s)
-        pending = [self.client[number].apply_async(ranks.prepare, self.directory) for number in ids]
+        own = cores() if self.request.is_local else []
+        pending = [self.client[number].apply_async(ranks.prepare, self.directory, own) for number in ids]
         worlds = [result.get(timeout=self.request.start_s) for result in pending]
         self._check_world(worlds)
         order = sorted(range(len(ids)), key=lambda index: worlds[index].rank)
         self.worlds = [worlds[index] for index in order]
         self.views = [self.client[ids[index]] for index in order]
+        if self.request.is_local:
+            pids = [world.pid for world in self.worlds]
+            self._watch, self._shared_files = DeathWatch(pids), mapped_mpich_files(pids)
         self.generation += 1
 
     def _check_world(self, worlds: list[ranks.World]) -> None:
@@ -195,20 +210,34 @@ class Session:
             return file.read()
         return ""
 
-    def death(self, wait_s: float = 1.0) -> tuple[int, str] | None:
-        """The rank that died first and how, as mpiexec tells it; None where it says nothing."""
+    def death(self, wait_s: float = 2.0) -> tuple[int, str] | None:
+        """The rank that died first and how, where that can be known.
+
+        The others are ended by this, as MPI would a little later: its launcher tells how each ended when all have.
+        """
+        if self._watch is None or not self._watch.order:
+            return None
+        first = self._watch.order[0]
+        self._kill_processes()
+        launcher_pid = self._cluster.engine_set.pid
         deadline = time.monotonic() + wait_s
         while self._is_launcher_alive() and time.monotonic() < deadline:
+            # MPICH's forking mpiexec waits for whoever holds its ranks' output, then sleeps some seconds before it
+            # reports; each signal wakes it from one of them.
+            signal_all([pid for pid in self._engine_processes() if pid != launcher_pid], signal.SIGKILL)
+            signal_all([launcher_pid], signal.SIGTERM)
             time.sleep(_POLL_S)
-        text = self.launch_log()
-        died = [world.rank for world in self.worlds if re.search(rf"\bPID {world.pid}\b|pid:? {world.pid}\b", text)]
-        killed = _KILLED.search(text)
-        if not killed:
-            return (died[0], "ended") if died else None
-        number = int(next(group for group in killed.groups() if group))
-        with contextlib.suppress(ValueError):
-            return (died[0] if died else -1), f"was killed by signal {number} ({signal.Signals(number).name})"
-        return (died[0] if died else -1), f"was killed by signal {number}"
+        return first, read_death(self.launch_log(), first)
+
+    def _kill_processes(self) -> None:
+        """Kill the ranks of this host; their nannies get a moment, to tell the controller that they are gone."""
+        signal_all([world.pid for world in self.worlds], signal.SIGKILL)
+        deadline = time.monotonic() + 3.0
+        while self.client is not None and self.client.ids and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def _engine_processes(self) -> list[int]:
+        return marked_processes(f"{self._mark}/engines")
 
     # Ending
 
@@ -216,19 +245,19 @@ class Session:
         """End all ranks now; the controller and the client stay."""
         if self._cluster is None:
             return
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         if self.request.is_local:
-            signal_all([world.pid for world in self.worlds], signal.SIGKILL)
-            # Nannies are given a moment: they tell the controller at once that their engine is gone.
-            deadline = time.monotonic() + 3.0
-            while self.client is not None and self.client.ids and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
+            self._kill_processes()
             end_processes(f"{self._mark}/engines", term_s=0.0)
+            sweep_mpich_files(of_session=self._shared_files)
         for name in list(self._cluster.engines):
             try:
                 self._cluster.stop_engines_sync(name)
             except Exception:  # whatever its launcher finds wrong with being dead
                 self._cluster.engines.pop(name, None)
-        self.views, self.worlds = [], []
+        self.views, self.worlds, self._shared_files = [], [], set()
 
     def restart_ranks(self) -> None:
         """Start new ranks on the same controller; on failure the whole session is stopped."""
@@ -244,25 +273,23 @@ class Session:
 
     def stop(self) -> None:
         """End everything; harmless when there is nothing left to end."""
-        cluster, self._cluster = self._cluster, None
+        # The client first: it would take its engines' end for a failure.  Then the ranks, whose nannies would
+        # otherwise wait three seconds for a controller that is gone.
         client, self.client = self.client, None
-        if cluster is not None:
-            # Engines first: their nannies otherwise wait three seconds for a controller that is gone.
-            with contextlib.suppress(Exception):
-                cluster.stop_engines_sync()
         if client is not None:
             with contextlib.suppress(Exception):
                 client.close(linger=0)
+        with contextlib.suppress(Exception):
+            self.kill_ranks()
+        cluster, self._cluster = self._cluster, None
+        end_processes(self._mark, term_s=0.0)
         if cluster is not None:
             with contextlib.suppress(Exception):
                 cluster.stop_cluster_sync()
-        end_processes(self._mark)
         if self._guard is not None:
             self._guard.release()
             self._guard = None
         shutil.rmtree(self.directory, ignore_errors=True)
-        sweep_mpich_files()
-        self.views, self.worlds = [], []
 
     def processes(self) -> list[int]:
         """Ids of all processes of this session on this host, the guard's included."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from coconet_lab.errors import ClusterError
 
-_WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "RESV_DEL_HOLD", "REQUEUE_HOLD", "REQUEUE_FED"})
+_WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESV_DEL_HOLD"})
 _RUNNING = frozenset({"RUNNING", "COMPLETING"})
 
 

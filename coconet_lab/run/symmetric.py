@@ -117,7 +117,7 @@ class SymmetricHeap:
         sizes = self.comm.allgather(int(nbytes))
         if len(set(sizes)) > 1 or sizes[0] < 0:
             raise self._error(f"ranks asked for different sizes, {min(sizes)} to {max(sizes)} bytes")
-        reasons = []
+        reasons: list[str] = []
         for directory in self._directories:
             parts, reason = self._try(directory, max(_ALIGNMENT, sizes[0]))
             if parts is not None:

@@ -1,0 +1,167 @@
+"""What runs on a rank for `Cluster.run`, `load` and `compare`: an engine kept between calls, repeats that are timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coconet_lab.ir.inputs import random_block
+from coconet_lab.ir.ops import Input
+from coconet_lab.ir.types import TensorType
+from coconet_lab.kernels.plan import Plan
+from coconet_lab.run import ranks
+from coconet_lab.run.trace import Span
+
+Array = np.ndarray[Any, Any]
+Part = Array | Callable[..., Array] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of one Plan.
+
+    Parameters
+    ----------
+    key : str
+        Under which the ranks keep the engine.
+    plan : Plan
+    backend : str
+        ``cpu`` or ``cuda``.
+    scalars : mapping of name to number
+    drawn : mapping of name to Input
+        Inputs the ranks draw themselves, from `seed`.
+    types : mapping of name to TensorType
+        Of every tensor input.
+    seed : int
+    repeats, warmup : int
+    traced : bool
+        Whether the last repeat is traced (its time counts too: tracing costs two clock reads an entry).
+    what : str
+        The schedule's name, for the progress bar.
+    """
+
+    key: str
+    plan: Plan
+    backend: str
+    scalars: Mapping[str, float | int]
+    drawn: Mapping[str, Input]
+    types: Mapping[str, TensorType]
+    seed: int = 0
+    repeats: int = 1
+    warmup: int = 0
+    traced: bool = True
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankRun:
+    """What one rank measured."""
+
+    samples_us: tuple[float, ...]
+    compile_s: float
+    spans: tuple[Span, ...]
+    stopped: bool = False
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The engines this rank process keeps: memory of the ranks, not of the notebook."""
+
+    engines: dict[str, Any] = field(default_factory=dict)
+    world: Any = None
+
+
+_kept = _Kept()  # one per rank process by nature, as its MPI world is
+
+
+def prepare(job: Job, parts: Mapping[str, Part]) -> float:
+    """Build (or take up) the engine of `job` and load this rank's parts; returns seconds spent compiling."""
+    release(job.key)
+    ranks.report(op=job.what or job.plan.name, step=-1, done=0, total=job.repeats + job.warmup)
+    engine = _make_engine(job.plan, job.backend)
+    _kept.engines[job.key] = engine
+    engine.load({name: _part(job, name, part, _world(job.backend).rank) for name, part in parts.items()})
+    engine.set_scalars(dict(job.scalars))
+    return float(engine.compile_s)
+
+
+def _world(backend: str) -> Any:
+    if _kept.world is None:
+        from coconet_lab.run.world import MpiWorld
+
+        _kept.world = MpiWorld()
+    return _kept.world
+
+
+def _make_engine(plan: Plan, backend: str) -> Any:
+    if backend == "cuda":
+        from coconet_lab.run.cuda_engine import CudaEngine
+
+        return CudaEngine(plan, _world(backend))
+    from coconet_lab.run.engine import Engine
+
+    return Engine(plan, _world(backend))
+
+
+def _part(job: Job, name: str, part: Part, rank: int) -> Array | None:
+    """This rank's part of an input: as sent, made by the user's callable, or drawn here; None on other groups' ranks."""
+    kind = job.types[name]
+    size = job.plan.group_ranks
+    if kind.group is not None and rank // size != kind.group:
+        return None
+    if isinstance(part, np.ndarray):
+        return part
+    ranges = kind.ranges(rank % size, size)
+    if part is not None:
+        return np.ascontiguousarray(part(rank % size, ranges), dtype=kind.dtype.numpy)
+    return random_block(job.drawn[name], job.seed, ranges, rank % size)
+
+
+def execute(job: Job, parts: Mapping[str, Part]) -> RankRun:
+    """Prepare, then run: every repeat starts from the inputs, on all ranks together; only the run itself is timed."""
+    compile_s = prepare(job, parts)
+    engine, world = _kept.engines[job.key], _world(job.backend)
+    samples: list[float] = []
+    for repeat in range(-job.warmup, job.repeats):
+        ranks.report(op=job.what or job.plan.name, step=-1, done=repeat + job.warmup)
+        if repeat > -job.warmup:
+            engine.reset_state()
+        if world.any(ranks.cancelled()):
+            return RankRun(tuple(samples), compile_s, (), stopped=True)
+        traced = job.traced and repeat == job.repeats - 1
+        started = time.perf_counter()
+        engine.run(traced=traced)
+        taken = (time.perf_counter() - started) * 1e6
+        if repeat >= 0:
+            samples.append(taken)
+    ranks.report(op=job.what or job.plan.name, step=-1, done=job.repeats + job.warmup)
+    return RankRun(tuple(samples), compile_s, tuple(engine.trace()))
+
+
+def step(key: str, scalars: Mapping[str, float | int], times: int) -> tuple[float, ...]:
+    """Run a kept engine again with new scalars; nothing is compiled and nothing reloaded."""
+    engine = _kept.engines[key]
+    engine.set_scalars(dict(scalars))
+    samples = []
+    for _ in range(times):
+        started = time.perf_counter()
+        engine.run(traced=False)
+        samples.append((time.perf_counter() - started) * 1e6)
+    return tuple(samples)
+
+
+def read(key: str, names: tuple[str, ...]) -> dict[str, Array] | None:
+    """This rank's part of stored values; None if the engine is kept no longer."""
+    engine = _kept.engines.get(key)
+    return None if engine is None else {name: engine.read(name) for name in names if engine.holds(name)}
+
+
+def release(key: str) -> None:
+    """Let go of an engine and its memory; harmless if it is not there."""
+    engine = _kept.engines.pop(key, None)
+    if engine is not None:
+        engine.free()
