@@ -54,7 +54,9 @@ class CoconetError(Exception):
         return [*([line] if line else []), f"{type(self).__name__}: {self}"]
 
 
-def _rebuild(kind: type[CoconetError], found: str, rule: str, where: str, hint: str, state: dict[str, Any]) -> CoconetError:
+def _rebuild(
+    kind: type[CoconetError], found: str, rule: str, where: str, hint: str, state: dict[str, Any]
+) -> CoconetError:
     error = kind.__new__(kind)
     CoconetError.__init__(error, found, rule=rule, where=where, hint=hint)
     error.__dict__.update(state)
@@ -69,7 +71,7 @@ class LayoutError(CoconetError):
     """Layouts, shapes, dtypes or groups that do not go together."""
 
 
-class IllegalTransform(CoconetError):
+class IllegalTransform(CoconetError):  # noqa: N818 - the paper's word, and what users catch
     """A transformation that would change what the program means, or does not apply."""
 
 

@@ -13,7 +13,9 @@ def program_key(program: Program) -> str:
     digests: dict[str, str] = {}
     for name, op in program.ops.items():
         digests[name] = _digest(_op_text(op, digests), repr(program.types[name]))
-    fusions = {f.name: _digest(f.name if f.named else "", *sorted(digests[m] for m in f.members)) for f in program.fusions}
+    fusions = {
+        f.name: _digest(f.name if f.named else "", *sorted(digests[m] for m in f.members)) for f in program.fusions
+    }
     overlaps = [
         _digest(v.name if v.named else "", *(fusions.get(s) or digests[s] for s in v.stages)) for v in program.overlaps
     ]

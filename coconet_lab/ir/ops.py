@@ -145,7 +145,7 @@ class Conv(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction(Op):
-    """``sum``, ``mean``, ``max``, ``min`` or ``norm`` (L2) over `dims`; reduced dims keep extent 1, all dims give a scalar."""
+    """``sum``, ``mean``, ``max``, ``min`` or ``norm`` (L2) over `dims`, which keep extent 1; all dims give a scalar."""
 
     fn: str
     dims: tuple[int, ...] | None = None
@@ -199,7 +199,7 @@ class Broadcast(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllToAll(Op):
-    """Each rank splits its block along `split` and joins what it receives along `concat`.  Sliced(concat) -> Sliced(split)."""
+    """Each rank splits its block along `split`, joins what comes along `concat`.  Sliced(concat) -> Sliced(split)."""
 
     split: int
     concat: int

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.rules import infer
 from coconet_lab.ir.types import TensorType
 from coconet_lab.ir.value import ProgramValue
+
+if TYPE_CHECKING:
+    from coconet_lab.ir.order import OrderGraph
 
 NameLike = Any  # a name, a Value of the language, or a ProgramValue
 
@@ -116,8 +119,15 @@ class Program:
         for overlap in self.overlaps:
             for stage in overlap.stages:
                 fusion = self.fusion_named.get(stage)
-                found.update({member: overlap for member in (fusion.members if fusion else (stage,))})
+                found.update(dict.fromkeys(fusion.members if fusion else (stage,), overlap))
         return found
+
+    @cached_property
+    def order(self) -> OrderGraph:
+        """The order graph: data edges, and from every reader of a tensor to the update of it."""
+        from coconet_lab.ir.order import order_graph
+
+        return order_graph(self)
 
     def names_taken(self) -> set[str]:
         """Every name of a value, fused group or overlap."""

@@ -45,7 +45,7 @@ def _all_reduce(op: o.Op, items: Sequence[Named], ranks: int | None) -> TensorTy
         raise _refuse(
             op,
             items,
-            "an AllReduce adds the ranks' own values (Local); of a Replicated value it would multiply by the group size",
+            "an AllReduce adds the ranks' own values (Local); it would multiply a Replicated one by the group size",
             f"use {name} as it is",
         )
     raise _refuse(
@@ -60,9 +60,7 @@ def _reduce_scatter(op: o.Op, items: Sequence[Named], ranks: int | None) -> Tens
     if kind.layout.is_local:
         return kind.with_layout(Sliced(op.dim))
     fix = "local_slice" if kind.layout.is_replicated else "all_gather"
-    raise _refuse(
-        op, items, "a ReduceScatter adds the ranks' own values (Local)", f"{fix}({items[0][0] or 'x'}, ...)"
-    )
+    raise _refuse(op, items, "a ReduceScatter adds the ranks' own values (Local)", f"{fix}({items[0][0] or 'x'}, ...)")
 
 
 def _all_gather(op: o.Op, items: Sequence[Named], ranks: int | None) -> TensorType:

@@ -59,9 +59,7 @@ def conv(op: o.Op, items: Sequence[Named], ranks: int | None) -> TensorType:
             rule="one stride of 1 or more and one padding of 0 or more per spatial dim",
             hint="conv(x, w, stride=1, padding=0)",
         )
-    extents = tuple(
-        (n + 2 * p - k) // s + 1 for n, k, s, p in zip(x.shape[2:], w.shape[2:], op.stride, op.padding)
-    )
+    extents = tuple((n + 2 * p - k) // s + 1 for n, k, s, p in zip(x.shape[2:], w.shape[2:], op.stride, op.padding))
     if min(extents) < 1:
         raise LayoutError(
             f"cannot conv {described(items[0])} and {described(items[1])}: nothing is left",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from coconet_lab.ir.dtypes import DType
 from coconet_lab.ir.layout import Layout
@@ -87,7 +88,7 @@ class TensorType:
     def bucket_starts(self) -> tuple[int, ...]:
         """Flat index where each bucket of a list value starts, and the total at the end; none crosses a tensor."""
         starts = self.piece_starts()
-        borders = [at for a, b in zip(starts, starts[1:]) for at in range(a, b, self.bucket)]
+        borders = [at for a, b in pairwise(starts) for at in range(a, b, self.bucket)]
         return (*borders, starts[-1])
 
     def ranges(self, rank: int, ranks: int) -> tuple[Range, ...]:

@@ -58,9 +58,16 @@ def updated_inputs(program: Program) -> dict[str, str]:
 
 
 def order_edges(program: Program) -> Iterator[tuple[str, str]]:
-    """Edges of the order graph beyond the data edges: a reader of w comes before the update of w."""
+    """Edges of the order graph beyond the data edges: a reader of w comes before the update of w.
+
+    A gather in place of an older version stands in the same storage, so its readers come before the update too.
+    """
     for name, op in program.ops.items():
-        if isinstance(op, Update):
-            tensor = op.operands[0]
-            if isinstance(tensor, str):
-                yield from ((reader, name) for reader in program.readers[tensor] if reader != name)
+        if not isinstance(op, Update):
+            continue
+        tensor = op.operands[0]
+        for reader in program.readers[tensor] if isinstance(tensor, str) else ():
+            if reader != name:
+                yield reader, name
+                if is_in_place_gather(program, reader):
+                    yield from ((other, name) for other in program.readers[reader] if other != name)

@@ -91,7 +91,11 @@ def _check_updates(program: Program) -> None:
 
 def _check_version(program: Program, name: str, tensor: str) -> None:
     readers = program.readers[tensor]
-    others = [r for r in readers if r != name and isinstance(program.ops[r], o.Update) and program.ops[r].operands[0] == tensor]
+    others = [
+        r
+        for r in readers
+        if r != name and isinstance(program.ops[r], o.Update) and program.ops[r].operands[0] == tensor
+    ]
     if others:
         raise ProgramError(
             f"{tensor!r} is updated twice, by {name!r} and {others[0]!r}",

@@ -84,7 +84,7 @@ class ScalarParam:
     dtype: DType
 
 
-# -- statements: `out` and `args` are register numbers; register r has type Kernel.dtypes[r] ------------------------------
+# -- statements: `out` and `args` are register numbers; register r has type Kernel.dtypes[r] -----------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """out = dropout(arg): zero, or arg·scale; mask by Philox of (seed argument, stream, global flat index in the space)."""
+    """out = dropout(arg): zero, or arg·scale; mask by Philox of (seed, stream, global flat index in the space)."""
 
     out: Register
     arg: Register
@@ -204,7 +204,19 @@ class Accumulate:
 
 
 Statement = (
-    Load | Combine | Number | Argument | Apply | Convert | Drop | Call | Result | Store | StoreAll | StoreTo | Accumulate
+    Load
+    | Combine
+    | Number
+    | Argument
+    | Apply
+    | Convert
+    | Drop
+    | Call
+    | Result
+    | Store
+    | StoreAll
+    | StoreTo
+    | Accumulate
 )
 
 
@@ -257,7 +269,6 @@ class Kernel:
     accumulators : tuple of Accumulator
     opens, closes : bool
         Whether it begins and ends with a barrier of its group (a fused collective), unless the launch says otherwise.
-    comments : mapping-like tuple of (statement index, op name) is not kept: `origin[r]` is the value register r holds.
     origin : tuple of str
         For every register, the value of the program it computes ("" for none): the explorer marks lines by it.
     """

@@ -1,4 +1,4 @@
-"""The Plan: what will run, in issue order, known to the byte before it runs; run, drawn and priced from this one object."""
+"""The Plan: what will run, in issue order, known to the byte before it runs; run, drawn and priced from one object."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch(Entry):
-    """A generated kernel. `tensors` and `scalars` follow the kernel's parameters; scalars are names of scalar values."""
+    """A generated kernel. `tensors` and `scalars` follow its parameters; scalars are names of scalar values."""
 
     kernel: Kernel
     tensors: tuple[Slot, ...]

@@ -134,9 +134,7 @@ def _check_inputs(name: str, leaves: Sequence[Value], listed: Sequence[Value]) -
         )
 
 
-def _name_all(
-    program_name: str, order: Sequence[Value], names: Mapping[str, Any]
-) -> tuple[dict[Value, str], set[str]]:
+def _name_all(program_name: str, order: Sequence[Value], names: Mapping[str, Any]) -> tuple[dict[Value, str], set[str]]:
     """What every value is called, and which of these names the lab made up."""
     variables = {value: variable for variable, value in names.items() if isinstance(value, Value)}
     called: dict[Value, str] = {}
@@ -236,9 +234,7 @@ def _from_function(
     function: Callable[..., Any], ranks: int, groups: int, sizes: Mapping[str, int], name: str | None = None
 ) -> Program:
     signature = inspect.signature(function, eval_str=True)
-    known = {
-        p.name: sizes.get(p.name, p.default) for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY
-    }
+    known = {p.name: sizes.get(p.name, p.default) for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
     unknown = set(sizes) - set(known)
     if unknown:
         raise ProgramError(

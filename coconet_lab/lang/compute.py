@@ -109,7 +109,10 @@ def _check_bounds(name: str, low: float | None, high: float | None) -> None:
 
 def _bad_input(name: str, found: str, rule: str) -> ProgramError:
     return ProgramError(
-        f"input {name!r} has {found}", rule=rule, where=str(caller_site() or ""), hint="cl.tensor(name, dtype, shape, layout)"
+        f"input {name!r} has {found}",
+        rule=rule,
+        where=str(caller_site() or ""),
+        hint="cl.tensor(name, dtype, shape, layout)",
     )
 
 

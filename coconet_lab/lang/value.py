@@ -125,7 +125,11 @@ class Value:
 
     def __pow__(self, other: Any) -> Value:
         # A square is one exact multiplication; other powers go through pow.
-        return pointwise("Mul", self, self) if other == 2 and not isinstance(other, Value) else pointwise("Pow", self, other)
+        return (
+            pointwise("Mul", self, self)
+            if other == 2 and not isinstance(other, Value)
+            else pointwise("Pow", self, other)
+        )
 
     def __rpow__(self, other: Any) -> Value:
         return pointwise("Pow", other, self)

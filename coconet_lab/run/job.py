@@ -108,7 +108,7 @@ def _make_engine(plan: Plan, backend: str) -> Any:
 
 
 def _part(job: Job, name: str, part: Part, rank: int) -> Array | None:
-    """This rank's part of an input: as sent, made by the user's callable, or drawn here; None on other groups' ranks."""
+    """This rank's part of an input: as sent, made by the user's callable, or drawn; None on other groups' ranks."""
     kind = job.types[name]
     size = job.plan.group_ranks
     if kind.group is not None and rank // size != kind.group:

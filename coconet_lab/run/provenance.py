@@ -45,7 +45,9 @@ class Provenance:
 
     def caption(self) -> str:
         """One line under a plot or table."""
-        return f"{self.machine} ({self.processor}), {self.ranks} ranks, {self.backend}, {self.date[:10]}; {self.versions}"
+        return (
+            f"{self.machine} ({self.processor}), {self.ranks} ranks, {self.backend}, {self.date[:10]}; {self.versions}"
+        )
 
 
 def provenance(
@@ -54,7 +56,16 @@ def provenance(
     """The provenance of a run that starts now."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Provenance(
-        now, machine or f"cpu{os.cpu_count()}", processor(), ranks, backend, versions(), command(), seed, program, schedule
+        now,
+        machine or f"cpu{os.cpu_count()}",
+        processor(),
+        ranks,
+        backend,
+        versions(),
+        command(),
+        seed,
+        program,
+        schedule,
     )
 
 

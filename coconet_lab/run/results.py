@@ -25,7 +25,9 @@ class GlobalValues(Mapping[str, Array]):
         key = getattr(name, "name", name)
         if key not in self._names:
             raise ProgramError(
-                f"the run has no {key!r}", rule="a run keeps its outputs and state", hint=", ".join(map(repr, self._names))
+                f"the run has no {key!r}",
+                rule="a run keeps its outputs and state",
+                hint=", ".join(map(repr, self._names)),
             )
         if key not in self._here:
             self._here[key] = self._fetch(key)
@@ -160,7 +162,7 @@ def gone(name: str, where: str) -> ClusterError:
     """The error for a value that was left on ranks that have ended or gone on to another run."""
     return ClusterError(
         f"{name!r} was left on the ranks, and they no longer keep this run",
-        rule="outputs up to 256 MiB are brought along; others stay on the ranks until the next run or the cluster's end",
+        rule="outputs up to 256 MiB are brought along; others stay on the ranks until their next run or end",
         where=where,
         hint="read it before the next run, or run it again",
     )

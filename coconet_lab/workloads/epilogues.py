@@ -1,4 +1,4 @@
-"""Model-parallel layer epilogues: dropout(AllReduce(x·W) + b) + r, of self-attention and of the MLP (paper §4, Fig. 3)."""
+"""Model-parallel layer epilogues, dropout(AllReduce(x·W) + b) + r, of self-attention and the MLP (paper §4, Fig. 3)."""
 
 from __future__ import annotations
 

@@ -52,7 +52,13 @@ def _start(elements: Elements, dtype: str) -> _Start:
 
 
 def _finish(
-    name: str, start: _Start, new_weight: Value, state: Sequence[Value], scalars: Sequence[Value], ranks: int, dtype: str
+    name: str,
+    start: _Start,
+    new_weight: Value,
+    state: Sequence[Value],
+    scalars: Sequence[Value],
+    ranks: int,
+    dtype: str,
 ) -> Workload:
     w1 = update(start.weight, new_weight, name="w1")
     inputs = [start.gradient, start.weight, *state, *scalars]
