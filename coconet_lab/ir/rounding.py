@@ -80,24 +80,32 @@ def literal(value: float, dtype: DType) -> Array:
     return rounded(np.asarray(value, np.float64), dtype)
 
 
-def mismatch(found: Array, expected: Array, tolerance: float = 0.0) -> tuple[int, ...] | None:
+def mismatch(found: Array, expected: Array, allowed: float = 0.0) -> tuple[int, ...] | None:
     """First index at which two arrays of one shape differ, or None.
 
-    Without a tolerance the values must be equal: NaN equals NaN, and 0.0 equals -0.0 (the sign of a zero may depend on
-    where a sum starts, which is free). With one, ``|found - expected| <= tolerance * max|expected|``; NaN and
-    infinities must still be in the same places.
+    Where nothing is allowed the values must be equal: NaN equals NaN, and 0.0 equals -0.0 (the sign of a zero may
+    depend on where a sum starts, which is free). Else they may be `allowed` apart; NaN and infinities must still be in
+    the same places.
     """
     if found.dtype.kind in "iu":
         wrong = found != expected
     else:
         a, b = found.astype(np.float64), expected.astype(np.float64)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
-        if tolerance:
-            finite = np.abs(b[np.isfinite(b)])
+        if allowed:
             with np.errstate(invalid="ignore", over="ignore"):
-                near = np.abs(a - b) <= tolerance * (finite.max() if finite.size else 0.0)
+                near = np.abs(a - b) <= allowed
             same |= near & np.isfinite(a) & np.isfinite(b)
         wrong = ~same
     if not wrong.any():
         return None
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+
+
+def allowance(expected: Array, dtype: DType) -> float:
+    """How far values below an inexact reordered sum may be apart: 16 eps of the largest magnitude."""
+    if not dtype.is_float:
+        return 0.0
+    magnitudes = np.abs(expected.astype(np.float64))
+    finite = magnitudes[np.isfinite(magnitudes)]
+    return 16 * dtype.eps * float(finite.max()) if finite.size else 0.0
