@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import html
-import unicodedata
 from collections.abc import Iterator
 
 from coconet_lab.ir.program import Program
 from coconet_lab.viz.palette import FONT, LIGHT
-from coconet_lab.viz.scene import Box, Outline, Scene, program_scene
+from coconet_lab.viz.scene import Box, Outline, Scene, legend_entries, program_scene, visible
 
 _HEAD = f"""\
   graph [fontname="{FONT}", fontsize=9.5, fontcolor="{LIGHT.muted}", bgcolor="{LIGHT.background}", ranksep=0.24, \
 nodesep=0.2, rankdir=TB, pad=0.12, compound=true];
-  node [fontname="{FONT}", fontsize=10.5, fontcolor="{LIGHT.text}", shape=box, height=0.2, width=0.2, margin="0.07,0.03"];
+  node [fontname="{FONT}", fontsize=10.5, fontcolor="{LIGHT.text}", shape=box, height=0.2, width=0.2, \
+margin="0.07,0.03"];
   edge [color="{LIGHT.edge}", arrowsize=0.55, penwidth=0.9];"""
 
 
@@ -70,32 +70,14 @@ def scene_dot(scene: Scene) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def visible(text: str) -> str:
-    """Text on one line without characters that XML or a screen cannot show: those as Python would write them.
-
-    Examples
-    --------
-    >>> print(visible("two" + chr(10) + "lines" + chr(0)))
-    two\\nlines\\x00
-    """
-    return "".join(_visible(c) for c in text)
-
-
-def _visible(character: str) -> str:
-    # Control, surrogate, unassigned, private and line/paragraph separators; format characters could hide or reorder.
-    if unicodedata.category(character) in ("Cc", "Cs", "Cn", "Co", "Cf", "Zl", "Zp"):
-        return character.encode("unicode_escape").decode("ascii")
-    return character
-
-
 def label_text(text: str) -> str:
     """Text inside an HTML-like label: Graphviz still reads ``\\N`` there, so backslashes are doubled."""
     return html.escape(visible(text).replace("\\", "\\\\"))
 
 
 def quoted(text: str) -> str:
-    """A DOT string whose value, after Graphviz has read escapes and entities, is `text` with its lines kept."""
-    lines = [html.escape(visible(line).replace("\\", "\\\\"), quote=True) for line in text.split("\n")]
+    """A DOT string that shows as `text`, lines kept. Graphviz reads escapes in it, then entities, then escapes again."""
+    lines = [html.escape(visible(line), quote=True).replace("\\", "&#92;" * 2) for line in text.split("\n")]
     return '"' + "\\n".join(lines) + '"'
 
 
@@ -116,7 +98,8 @@ def _outline_style(outline: Outline) -> str:
         joint = " · " if outline.form in ("group", "side") else ": "
         title += f'<font point-size="8.5">{joint}{label_text(outline.text)}</font>'
     word = " changed" if outline.is_changed else ""
-    common = f'id="{outline.id}", class="{outline.form}{word}", label=<{title}>, tooltip={quoted(outline.title)}, margin=9'
+    common = f'id="{outline.id}", class="{outline.form}{word}", label=<{title}>, margin=9'
+    common += f", tooltip={quoted(outline.title)}"
     if outline.form == "fused":
         look = f'style="rounded,filled", fillcolor="{LIGHT.group.fill}", color="{pen}", penwidth=1.6'
         return f"{common}, {look}, labelloc=b, labeljust=r"
@@ -138,11 +121,12 @@ def _box(box: Box) -> str:
     common = f'id="{box.id}", class="{box.classes}", tooltip={quoted(box.tooltip)}, color="{pen}", penwidth={width}'
     if box.shape == "fold":
         look = f'shape=box3d, style=filled, fillcolor="{LIGHT.background}", color="{LIGHT.muted}"'
-        return f'{box.id} [{common}, {look}, label=<{_fold_label(box)}>];'
+        return f"{box.id} [{common}, {look}, label=<{_fold_label(box)}>];"
     if box.shape == "scalar":
         look = f'shape=ellipse, style=filled, fillcolor="{paint.fill}", margin="0.02,0.01"'
         return f"{box.id} [{common}, {look}, label=<{_scalar_label(box, paint.ink)}>];"
-    return f'{box.id} [{common}, style="rounded,filled", fillcolor="{paint.fill}", label=<{_op_label(box, paint.ink)}>];'
+    look = f'style="rounded,filled", fillcolor="{paint.fill}"'
+    return f"{box.id} [{common}, {look}, label=<{_op_label(box, paint.ink)}>];"
 
 
 def _op_label(box: Box, ink: str) -> str:
@@ -167,7 +151,8 @@ def _scalar_label(box: Box, ink: str) -> str:
 def _fold_label(box: Box) -> str:
     note = f'<font point-size="8.5" color="{LIGHT.muted}">{label_text(box.note)}</font>'
     title = f'<tr><td align="left"><b>{label_text(box.title)}</b></td></tr>'
-    return _table(f'{title}<tr><td align="left">{note}</td></tr>')
+    lid = '<tr><td height="4"></td></tr>'  # the top of the solid is drawn inside the box
+    return _table(f'{lid}{title}<tr><td align="left">{note}</td></tr>')
 
 
 def _table(rows: str) -> str:
@@ -176,15 +161,13 @@ def _table(rows: str) -> str:
 
 def _legend(scene: Scene) -> str:
     """What the colours and lines mean, as far as they occur."""
-    cells = [f'<td><b>{label_text(scene.title)}</b>&#160;&#160;</td>']
-    for kind in scene.layouts():
-        paint = LIGHT.paint(kind)
-        chip = f'<font color="{paint.ink}">&#160;{kind}&#160;</font>'
-        cells.append(f'<td border="1" color="{paint.ink}" bgcolor="{paint.fill}" style="rounded">{chip}</td>')
-    words = ["⇄ collective"] if any(box.is_collective for box in scene.boxes()) else []
-    words += [f"{line} {form}" for form, line in (("fused", "▭"), ("overlap", "┄")) if form in scene.forms()]
-    cells += [f"<td>{word}</td>" for word in words]
-    if any(box.is_changed for box in scene.boxes()):
-        cells.append(f'<td border="2" color="{LIGHT.changed}" style="rounded">&#160;changed&#160;</td>')
+    cells = [f"<td><b>{label_text(scene.title)}</b>&#160;&#160;</td>"]
+    for word, fill, ink in legend_entries(scene):
+        if not ink:
+            cells.append(f"<td>{word}</td>")
+            continue
+        filled = f' bgcolor="{fill}"' if fill else ""
+        chip = f'<font color="{ink}">&#160;{word}&#160;</font>'
+        cells.append(f'<td border="{1 if fill else 2}" color="{ink}"{filled} style="rounded">{chip}</td>')
     table = '<table border="0" cellborder="0" cellspacing="6" cellpadding="1"><tr>' + "".join(cells) + "</tr></table>"
     return f'<font point-size="8.5">{table}</font>'

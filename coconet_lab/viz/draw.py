@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import subprocess
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from typing import Any
 from coconet_lab.errors import ProgramError, ToolError
 from coconet_lab.graphviz_shim import find_layout_engine
 from coconet_lab.ir.program import Program
-from coconet_lab.viz import svg
 from coconet_lab.viz.dot import scene_dot
+from coconet_lab.viz.paint import prefixed, scene_bytes, scene_svg, with_head
 from coconet_lab.viz.palette import FONT_STACK
 from coconet_lab.viz.scene import Outline, Scene, program_scene
 
@@ -67,7 +66,7 @@ def draw(
     True
     """
     if types not in ("changes", "all"):
-        raise ProgramError(f"types={types!r}", rule='types are printed where they change, or all', hint='types="all"')
+        raise ProgramError(f"types={types!r}", rule="types are printed where they change, or all", hint='types="all"')
     if step is not None:
         return _draw_step(item, step, types, opened, limit)
     program = item if isinstance(item, Program) else getattr(item, "program", None)
@@ -90,7 +89,8 @@ def _draw_step(schedule: Any, step: int, types: str, opened: frozenset[str], lim
         )  # fmt: skip
     step %= len(records)
     record = records[step]
-    return draw_change(record.before, record.after, title=f"step {step}: {record.step}", types=types, opened=opened, limit=limit)
+    title = f"step {step}: {record.step}"
+    return draw_change(record.before, record.after, title=title, types=types, opened=opened, limit=limit)
 
 
 def draw_change(
@@ -154,7 +154,7 @@ class Drawing:
     def svg(self) -> str:
         """SVG for a page: several fit in one page, no script, no fonts from elsewhere, white background."""
         laid_out = layout(self.source, "svg")
-        return svg.scene_svg(self.scene) if laid_out is None else page_svg(laid_out.decode("utf-8"), self.scene.title)
+        return scene_svg(self.scene) if laid_out is None else page_svg(laid_out.decode("utf-8"), self.scene.title)
 
     def save(self, path: str | Path) -> Path:
         """Write the picture; the file's ending says how: ``.svg``, ``.png``, ``.pdf`` or ``.dot``."""
@@ -170,7 +170,7 @@ class Drawing:
         elif kind == "svg":
             target.write_text(f'<?xml version="1.0" encoding="UTF-8"?>\n{self.svg}\n', encoding="utf-8")
         else:
-            target.write_bytes(layout(self.source, kind) or svg.scene_bytes(self.scene, kind))
+            target.write_bytes(layout(self.source, kind) or scene_bytes(self.scene, kind))
         return target
 
     def _repr_svg_(self) -> str:
@@ -209,4 +209,4 @@ def page_svg(text: str, title: str) -> str:
         flags=re.DOTALL,
     )
     text = re.sub(r'font-family="[^"]*"', f'font-family="{FONT_STACK}"', text)
-    return svg.prefixed(svg.with_head(text, title), hashlib.blake2b(text.encode(), digest_size=4).hexdigest())
+    return prefixed(with_head(text, title))

@@ -47,7 +47,7 @@ class Palette:
 LIGHT = Palette(
     local=Paint("#FFD58F", "#8A4B00"),
     replicated=Paint("#DFECFB", "#1D5FB8"),
-    sliced=Paint("#8CD3B8", "#004D3B"),
+    sliced=Paint("#8CD3B6", "#004D3B"),  # with …B8 it is 19.5 from Replicated for deutan sight, in one of the models
     scalar=Paint("#F4F4F4", "#5A5A5A"),
     group=Paint("#F5F5F6", "#5F6368"),
     changed="#B5179E",
@@ -77,12 +77,16 @@ DARK = Palette(
     good="#6FD58B",
 )
 
-# Linear RGB as seen with full dichromacy (Machado, Oliveira, Fernandes 2009, severity 1.0).
-SIGHT: dict[str, tuple[tuple[float, float, float], ...]] = {
+# Linear RGB as people without one kind of cone see it: Machado, Oliveira, Fernandes 2009 at full severity, and the
+# older Viénot, Brettel, Mollon 1999 for the two common kinds. They disagree a little, so colours must hold in both.
+Matrix = tuple[tuple[float, float, float], ...]
+SIGHT: dict[str, Matrix] = {
     "normal": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
     "protan": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
     "deutan": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
     "tritan": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+    "protan 1999": ((0.11238, 0.88762, 0.0), (0.11238, 0.88762, 0.0), (0.00401, -0.00401, 1.0)),
+    "deutan 1999": ((0.29275, 0.70725, 0.0), (0.29275, 0.70725, 0.0), (-0.02234, 0.02234, 1.0)),
 }
 _TO_XYZ = ((0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.0721750), (0.0193339, 0.1191920, 0.9503041))
 _WHITE = (0.95047, 1.0, 1.08883)
@@ -120,7 +124,7 @@ def difference(first: str, second: str, sight: str = "normal") -> float:
     return math.dist(lab(first, sight), lab(second, sight))
 
 
-def _apply(matrix: tuple[tuple[float, float, float], ...], vector: tuple[float, float, float]) -> tuple[float, ...]:
+def _apply(matrix: Matrix, vector: tuple[float, float, float]) -> tuple[float, ...]:
     return tuple(sum(a * b for a, b in zip(row, vector)) for row in matrix)
 
 

@@ -5,6 +5,7 @@ Graphviz and the lab's own drawing (`viz.svg`) both start here, so that they sho
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from coconet_lab.ir.program import Fusion, Overlap, Program
 from coconet_lab.ir.types import TensorType
 from coconet_lab.ir.value import op_text
 from coconet_lab.viz.fold import Fold, fold_program
+from coconet_lab.viz.palette import LIGHT
 
 LONGEST_NAME = 30
 
@@ -102,6 +104,33 @@ def short(name: str, longest: int = LONGEST_NAME) -> str:
     return f"{name[: longest - 1 - half]}…{name[len(name) - half :]}"
 
 
+def visible(text: str) -> str:
+    """Text on one line without characters that XML or a screen cannot show: those as Python would write them.
+
+    Examples
+    --------
+    >>> print(visible("two" + chr(10) + "lines" + chr(0)))
+    two\\nlines\\x00
+    """
+    return "".join(_visible(c) for c in text)
+
+
+def _visible(character: str) -> str:
+    # Control, surrogate, unassigned, private and line/paragraph separators; format characters could hide or reorder.
+    if unicodedata.category(character) in ("Cc", "Cs", "Cn", "Co", "Cf", "Zl", "Zp"):
+        return character.encode("unicode_escape").decode("ascii")
+    return character
+
+
+def legend_entries(scene: Scene) -> list[tuple[str, str, str]]:
+    """The legend: each word with its fill and ink, as far as the picture has what it explains; lines have neither."""
+    entries = [(kind, LIGHT.paint(kind).fill, LIGHT.paint(kind).ink) for kind in scene.layouts()]
+    boxes, forms = scene.boxes(), scene.forms()
+    entries += [("⇄ collective", "", "")] if any(box.is_collective for box in boxes) else []
+    entries += [(word, "", "") for form, word in (("fused", "▭ fused"), ("overlap", "┄ overlap")) if form in forms]
+    return [*entries, *([("changed", "", LIGHT.changed)] if any(box.is_changed for box in boxes) else [])]
+
+
 def type_line(kind: TensorType) -> str:
     """``FP16 [8, 1024, 3072]``, or a list's tensors and elements."""
     if kind.pieces and not kind.per_piece:
@@ -166,6 +195,14 @@ def program_scene(
     return Scene(title, builder.root, builder.edges(shown), builder.ids, legend)
 
 
+def _scope_in(path: list[tuple[str, object]]) -> str:
+    return next((str(key) for form, key in path if form == "scope"), "")
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
 class _Builder:
     def __init__(
         self, program: Program, types: str, changed: frozenset[str], selected: frozenset[str], prefix: str,
@@ -183,12 +220,12 @@ class _Builder:
         for name in shown:
             if name not in fold_of:
                 path = self._path(name)
-                scopes = [key[1] for key in path if key[0] == "scope"]
-                self._outline(path).boxes.append(self._op_box(name, str(scopes[-1]) if scopes else ""))
+                self._outline(path).boxes.append(self._op_box(name, _scope_in(path)))
             elif fold_of[name][0] not in done:
                 at, fold = fold_of[name]
                 done.add(at)
-                self._outline(self._common_path(fold.names)).boxes.append(self._fold_box(at, fold))
+                path = self._common_path(fold)
+                self._outline(path).boxes.append(self._fold_box(at, fold, _scope_in(path)))
 
     def edges(self, shown: list[str]) -> tuple[tuple[str, str], ...]:
         found: dict[tuple[str, str], None] = {}
@@ -221,11 +258,12 @@ class _Builder:
             path.append(("fused", fusion))
         return path
 
-    def _common_path(self, names: tuple[str, ...]) -> list[tuple[str, object]]:
-        paths = [self._path(name) for name in names]
+    def _common_path(self, fold: Fold) -> list[tuple[str, object]]:
+        """Outlines around all of a fold; a scope only where the fold is a part of it."""
         common: list[tuple[str, object]] = []
-        for keys in zip(*paths):
-            if any(key != keys[0] for key in keys) or keys[0][0] == "scope":
+        for keys in zip(*(self._path(name) for name in fold.names)):
+            is_whole = keys[0][0] == "scope" and not all(s.startswith(f"{keys[0][1]}.") for s in fold.scopes or (".",))
+            if any(key != keys[0] for key in keys) or is_whole:
                 break
             common.append(keys[0])
         return common
@@ -244,7 +282,7 @@ class _Builder:
             text = fused_form(self.program, key)
             return Outline(outline_id, form, key.name, text, key.name in self.changed_groups)
         if isinstance(key, Overlap):
-            stages = " and ".join(short(stage, 18) for stage in key.stages)
+            stages = _listed([short(stage, 18) for stage in key.stages])
             return Outline(outline_id, form, "overlap", f"{stages}, chunk by chunk", key.name in self.changed_groups)
         if form == "group":
             size = self.program.group_ranks
@@ -294,16 +332,16 @@ class _Builder:
 
     def _tooltip(self, name: str) -> str:
         op, kind = self.program.ops[name], self.program.types[name]
-        lines = [op_text(op), f"{kind}, {self.program.group_ranks} ranks"]
+        lines = [visible(op_text(op)), f"{kind}, {self.program.group_ranks} ranks"]
         lines.append(f"{bytes_text(kind.stored_bytes(self.program.group_ranks))} a rank")
         if name in self.program.outputs:
             lines.append("an output")
         return "\n".join([*lines, *([str(op.site)] if op.site else [])])
 
-    def _fold_box(self, at: int, fold: Fold) -> Box:
+    def _fold_box(self, at: int, fold: Fold, scope: str) -> Box:
         box_id = f"{self.prefix}fold{at}"
         self.ids.update(dict.fromkeys(fold.names, box_id))
-        return Box(
-            box_id, fold.names, fold.title, note=fold.note, shape="fold", classes="fold",
-            tooltip="\n".join([fold.title, fold.note, *fold.names[:12], *(["…"] if len(fold.names) > 12 else [])]),
-        )  # fmt: skip
+        listed = [visible(text) for text in (fold.title, fold.note, *fold.names[:12])]
+        tooltip = "\n".join([*listed, *(["…"] if len(fold.names) > 12 else [])])
+        title = fold.title.removeprefix(f"{scope}.")
+        return Box(box_id, fold.names, title, note=fold.note, tooltip=tooltip, shape="fold", classes="fold")
