@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from coconet_lab.errors import ClusterError, RankError
 from coconet_lab.run import ranks
 from coconet_lab.run.progress import Progress
+from coconet_lab.run.sources import add_sources
 
 _LOOK_S = 0.1
 _GRACE_S = 1.0
@@ -82,6 +83,7 @@ class RunningCall:
         self._pending: list[Any] = []
         self._outcomes: dict[int, ranks.Outcome] = {}
         self._dead: dict[int, str] = {}
+        self._function: Callable[..., Any] = lambda: None
 
     @property
     def _size(self) -> int:
@@ -89,6 +91,7 @@ class RunningCall:
 
     def send(self, function: Callable[..., Any], args: Sequence[Any], per_rank: Sequence[Any] | None) -> None:
         """Send `function` to every rank."""
+        self._function = function
         try:
             shared = ranks.pack((function, tuple(args)))
             own = [ranks.pack((per_rank[rank],) if per_rank is not None else ()) for rank in range(self._size)]
@@ -185,12 +188,13 @@ class RunningCall:
         others = f" (and {name_ranks(sorted(set(raised) - {rank}))} raised too)" if len(raised) > 1 else ""
         text = first.text.splitlines()[0] if first.text else ""
         place = f", in {first.report}" if first.report.op or first.report.step >= 0 else ""
+        where = add_sources(first.where, self._function)
         return RankError(
             f"rank {rank} of {self._size} raised {first.kind}{f': {text}' if text else ''}{place}{others}",
             rule="an exception on one rank ends the call on all of them",
-            where=f"{self._order.what}{f', at {first.where}' if first.where else ''}",
+            where=f"{self._order.what}{f', at {where}' if where else ''}",
             hint=f"error.tracebacks[{rank}] for the whole traceback, cluster.log({rank}) for what it printed",
-            tracebacks={number: outcome.traceback for number, outcome in raised.items()},
+            tracebacks={number: add_sources(outcome.traceback, self._function) for number, outcome in raised.items()},
         )
 
     def _died(self, reports: list[ranks.Report]) -> RankError:

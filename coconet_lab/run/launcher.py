@@ -174,10 +174,12 @@ def batch_text(template: str, request: Request) -> str:
     >>> batch_text("#SBATCH --nodes=@nodes@\\n#SBATCH --qos=@qos@\\nsrun {program}\\n", Request(8, nodes=2))
     '#SBATCH --nodes=2\\nsrun {program}\\n'
     """
-    values: Mapping[str, object] = {**dict(request.options), "ranks": request.ranks, "nodes": request.nodes or ""}
-    unknown = set(dict(request.options)) - set(_PLACE.findall(template)) - {"mpiexec", "directory", "squeue"}
+    beside = os.path.join(sysconfig.get_path("scripts"), "mpiexec")
+    given = {"mpiexec": beside, **dict(request.options)}
+    values: Mapping[str, object] = {**given, "ranks": request.ranks, "nodes": request.nodes or ""}
+    unknown = set(dict(request.options)) - set(_PLACE.findall(template)) - {"mpiexec", "directory"}
     if unknown:
-        places = sorted(set(_PLACE.findall(template)) - {"ranks", "nodes"})
+        places = sorted(set(_PLACE.findall(template)) - {"ranks", "nodes", "mpiexec"})
         raise ClusterError(
             f"the batch text of profile '{request.profile}' has no place for option '{min(unknown)}'",
             rule="options fill the @name@ places of the profile's batch text",
@@ -194,4 +196,4 @@ def batch_text(template: str, request: Request) -> str:
 
 def _one_line(text: str) -> str:
     """An option as it may stand in a batch line: no line break, no brace for ipyparallel's formatter to run."""
-    return text.splitlines()[0].replace("{", "{{").replace("}", "}}")
+    return (text.splitlines() or [""])[0].replace("{", "{{").replace("}", "}}")

@@ -92,6 +92,7 @@ class Session:
         import ipyparallel
 
         config = launcher.profile_config(self.request)
+        config.BatchSystemLauncher.batch_file_name = os.path.join(self.directory, "engines.sbatch")
         config.LocalProcessLauncher.stop_seconds_until_kill = 3
         config.ControllerLauncher.environment = {MARK: f"{self._mark}/controller"}
         config.EngineLauncher.environment = launcher.engine_environment(self.request, self._mark)
@@ -118,7 +119,7 @@ class Session:
         engines = self._cluster.engine_set
         job = getattr(engines, "job_id", "")
         if job and self._guard is not None:
-            self._queue = Queue(job, self.request.option("squeue", "squeue"))
+            self._queue = Queue(job)
             self._guard.cancel_with([*engines.delete_command, job])
         elif self._guard is not None:
             self._guard.watch(engines.pid)
@@ -215,9 +216,9 @@ class Session:
 
         The others are ended by this, as MPI would a little later: its launcher tells how each ended when all have.
         """
-        if self._watch is None or not self._watch.order:
+        first = self._watch.first() if self._watch is not None else None
+        if first is None:
             return None
-        first = self._watch.order[0]
         self._kill_processes()
         launcher_pid = self._cluster.engine_set.pid
         deadline = time.monotonic() + wait_s
@@ -232,9 +233,7 @@ class Session:
     def _kill_processes(self) -> None:
         """Kill the ranks of this host; their nannies get a moment, to tell the controller that they are gone."""
         signal_all([world.pid for world in self.worlds], signal.SIGKILL)
-        deadline = time.monotonic() + 3.0
-        while self.client is not None and self.client.ids and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        self._await_silence(3.0)
 
     def _engine_processes(self) -> list[int]:
         return marked_processes(f"{self._mark}/engines")
@@ -257,7 +256,16 @@ class Session:
                 self._cluster.stop_engines_sync(name)
             except Exception:  # whatever its launcher finds wrong with being dead
                 self._cluster.engines.pop(name, None)
+        self._queue = None
+        if not self.request.is_local:
+            self._await_silence(10.0)
         self.views, self.worlds, self._shared_files = [], [], set()
+
+    def _await_silence(self, limit_s: float) -> None:
+        """Wait until the controller knows that all engines are gone."""
+        deadline = time.monotonic() + limit_s
+        while self.client is not None and self.client.ids and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
     def restart_ranks(self) -> None:
         """Start new ranks on the same controller; on failure the whole session is stopped."""

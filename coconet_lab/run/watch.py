@@ -27,6 +27,7 @@ class DeathWatch:
     def __init__(self, pids: Sequence[int]) -> None:
         self.order: list[int] = []
         self._descriptors: dict[int, int] = {}
+        self._noted = threading.Event()
         self._wake = os.pipe()
         for rank, pid in enumerate(pids):
             with contextlib.suppress(OSError, AttributeError):
@@ -44,6 +45,11 @@ class DeathWatch:
                     return
                 poll.unregister(descriptor)
                 self.order.append(self._descriptors[descriptor])
+                self._noted.set()
+
+    def first(self, timeout_s: float = 0.5) -> int | None:
+        """The rank that ended first; None if none has within `timeout_s`."""
+        return self.order[0] if self._noted.wait(timeout_s) else None
 
     def close(self) -> None:
         """Watch no longer."""
