@@ -9,6 +9,7 @@ from coconet_lab.ir.program import Program
 from coconet_lab.viz.palette import FONT, LIGHT
 from coconet_lab.viz.scene import Box, Outline, Scene, legend_entries, program_scene, visible
 
+BACKSLASH_SIGN = "\u29f5"
 _HEAD = f"""\
   graph [fontname="{FONT}", fontsize=9.5, fontcolor="{LIGHT.muted}", bgcolor="{LIGHT.background}", ranksep=0.24, \
 nodesep=0.2, rankdir=TB, pad=0.12, compound=true];
@@ -76,8 +77,12 @@ def label_text(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """A DOT string that shows as `text`, lines kept. Graphviz reads escapes in it, then entities, then escapes again."""
-    lines = [html.escape(visible(line), quote=True).replace("\\", "&#92;" * 2) for line in text.split("\n")]
+    """A DOT string for a tooltip, lines kept.
+
+    Graphviz reads escapes in tooltips once for outlines and twice for boxes, so no backslash of a name may reach it:
+    a sign that looks the same stands for it.
+    """
+    lines = [html.escape(visible(line), quote=True).replace("\\", BACKSLASH_SIGN) for line in text.split("\n")]
     return '"' + "\\n".join(lines) + '"'
 
 
