@@ -1,0 +1,147 @@
+"""as_slice: tensors every rank holds whole, of which it needs one block, are stored as blocks (paper §3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from coconet_lab.errors import Refusal
+from coconet_lab.ir import ops as o
+from coconet_lab.ir.layout import Sliced
+from coconet_lab.ir.program import Program
+from coconet_lab.ir.types import TensorType
+from coconet_lab.ir.updates import storage_of, updated_inputs
+from coconet_lab.transforms.base import Transform, call, in_overlap, unknown
+from coconet_lab.transforms.crossing import retyped_below
+
+RULE = "a tensor is stored as blocks where its own update works on blocks and nothing else changes [paper §3.2]"
+
+
+@dataclass(frozen=True, slots=True)
+class AsSlice(Transform):
+    """m Replicated  -->  m Sliced: each rank keeps its block; the gather of its update is not needed any more.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Replicated inputs.
+    dim : int or None
+        The dim to slice; None is the dim of the tensor's own update, or the first that divides among the ranks.
+    """
+
+    names: tuple[str, ...]
+    dim: int | None = None
+    kind: ClassVar[str] = "as_slice"
+
+    def plan(self, program: Program) -> dict[str, TensorType] | Refusal:
+        """The inputs' new types, or the Refusal."""
+        if not self.names:
+            return Refusal("as_slice names no tensor", RULE, 'as_slice("m")', applies=False)
+        inputs: dict[str, TensorType] = {}
+        for name in self.names:
+            kind = self._sliced(program, name)
+            if isinstance(kind, Refusal):
+                return kind
+            inputs[name] = kind
+        changed = retyped_below(program, inputs)
+        if isinstance(changed, tuple):
+            name, error = changed
+            found = f"cannot slice {self._asked()}: {name!r} cannot work on blocks: {error.found}"
+            return Refusal(found, f"{RULE}; {error.rule}", self._hint(program))
+        return in_overlap(program, iter(changed)) or self._changes_more(program, changed) or inputs
+
+    def _asked(self) -> str:
+        return ", ".join(map(repr, self.names))
+
+    def _sliced(self, program: Program, name: str) -> TensorType | Refusal:
+        op = program.ops.get(name)
+        if op is None:
+            return unknown(program, name)
+        kind = program.types[name]
+        if not isinstance(op, o.Input) or kind.shape == () or not kind.layout.is_replicated:
+            what = f"a {kind.layout} input" if isinstance(op, o.Input) else op.kind
+            what = "a scalar" if isinstance(op, o.Input) and kind.shape == () else what
+            rule = "as_slice is for inputs that every rank holds whole (Replicated tensors) [paper §3.2]"
+            return Refusal(f"cannot slice {name!r}: it is {what}", rule, "name a Replicated input", applies=False)
+        dim = self._dim(program, name, kind) if self.dim is None else self.dim
+        if not _divides(kind, dim, program.group_ranks):
+            found = f"cannot slice {name!r} ({kind}) along dim {dim} among {program.group_ranks} ranks"
+            rule = "a sliced dim is one of its dims and divides evenly among the ranks (one-dimensional: any size)"
+            return Refusal(found, rule, call("as_slice", *self.names), AsSlice(self.names) if self.dim else None)
+        return kind.with_layout(Sliced(dim))
+
+    def _dim(self, program: Program, name: str, kind: TensorType) -> int:
+        for reader in program.readers[name]:
+            op, layout = program.ops[reader], program.types[reader].layout
+            if isinstance(op, o.Update) and op.operands[0] == name and layout.dim is not None:
+                return layout.dim
+        fits = (d for d in range(len(kind.shape)) if _divides(kind, d, program.group_ranks))
+        return next(fits, 0)
+
+    def _changes_more(self, program: Program, changed: dict[str, TensorType]) -> Refusal | None:
+        for name in changed:
+            op = program.ops[name]
+            what = ""
+            if name in program.outputs:
+                what = "an output"
+            elif isinstance(op, o.Send):
+                what = "what is sent"
+            elif isinstance(op, o.Update) and storage_of(program.ops, name) not in self.names:
+                what = f"the update of {storage_of(program.ops, name)!r}"
+            if what:
+                found = f"cannot slice {self._asked()}: {name!r}, {what}, would become {changed[name].layout}"
+                return Refusal(found, RULE, self._hint(program))
+        return None
+
+    def _hint(self, program: Program) -> str:
+        gathers = [n for n, op in program.ops.items() if isinstance(op, o.AllGather)]
+        reduces = [n for n, op in program.ops.items() if isinstance(op, o.AllReduce)]
+        if gathers:
+            return f'reorder("{gathers[0]}", past=…) first, so that the updates work on blocks'
+        return f'split("{reduces[0]}") and reorder first' if reduces else "leave it Replicated"
+
+    def needs_trial(self, program: Program, plan: dict[str, TensorType]) -> bool:
+        """Only where fused groups read the tensors."""
+        return bool(program.fusions)
+
+    def carry_out(self, program: Program, plan: dict[str, TensorType]) -> Program:
+        """The program with the inputs stored as blocks, and everything below typed again."""
+        new: dict[str, o.Op] = {}
+        for name, kind in plan.items():
+            op = program.ops[name]
+            if isinstance(op, o.Input):
+                new[name] = replace(op, type=kind)
+        return program.edit({**program.ops, **new}, touched=new)
+
+    @classmethod
+    def candidates(cls, program: Program) -> Iterator[Self]:
+        """All updated Replicated tensors, those whose gathers then die (the paper's form), and each of them."""
+        tensors = updated_tensors(program)
+        last = updated_inputs(program)
+        dying = tuple(n for n in tensors if not program.readers[last[n]] and last[n] not in program.outputs)
+        for names in dict.fromkeys([tensors, dying, *((name,) for name in tensors)]):
+            if names:
+                yield cls(names)
+
+    def script(self) -> str:
+        """``as_slice("m", "v")``."""
+        return call("as_slice", *self.names, dim=self.dim)
+
+
+def updated_tensors(program: Program) -> tuple[str, ...]:
+    """Replicated inputs that an update writes."""
+    found = []
+    for name in program.inputs:
+        updated = any(
+            isinstance(program.ops[r], o.Update) and program.ops[r].operands[0] == name for r in program.readers[name]
+        )
+        if updated and program.types[name].layout.is_replicated:
+            found.append(name)
+    return tuple(found)
+
+
+def _divides(kind: TensorType, dim: int, ranks: int) -> bool:
+    if not 0 <= dim < len(kind.shape) or (kind.pieces and dim):
+        return False
+    return len(kind.shape) == 1 or kind.shape[dim] % ranks == 0

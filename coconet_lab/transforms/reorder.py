@@ -1,0 +1,174 @@
+"""reorder: an AllGather moves below computation, which then works on slices (paper §3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from coconet_lab.errors import Refusal
+from coconet_lab.ir import ops as o
+from coconet_lab.ir.program import Moved, Program
+from coconet_lab.transforms.base import Transform, call, in_overlap, unknown
+from coconet_lab.transforms.crossing import RULE, Crossing, between, cross, gather_stays, last_values, needed_whole
+from coconet_lab.transforms.rewriting import carried_groups, emptied_groups, fresh_name, with_replaced
+from coconet_lab.transforms.split import Split
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder(Transform):
+    """total = AllGather(total_rs); out = f(total)  -->  out_part = f(total_rs); out = AllGather(out_part).
+
+    Parameters
+    ----------
+    gather : str
+        The AllGather to move.
+    past : tuple of str
+        Values, or fused groups (their members below the gather); everything between is crossed.
+
+    Examples
+    --------
+    >>> import coconet_lab as cl
+    >>> g = cl.tensor("g", cl.FP32, (8,), cl.Local)
+    >>> total = cl.all_gather(cl.reduce_scatter(g, name="total_rs"), name="total")
+    >>> before = cl.program("twice", outputs=[cl.add(total, total, name="out")], ranks=4)
+    >>> Reorder("total", ("out",))(before)
+    twice: 4 ops, 4 ranks
+      g = Tensor                            FP32[8] Local
+      total_rs = ReduceScatter(g, dim=0)    FP32[8] Sliced(0)
+      out_part = Add(total_rs, total_rs)    FP32[8] Sliced(0)
+      out = AllGather(out_part)             FP32[8] Replicated
+      outputs out
+    """
+
+    gather: str
+    past: tuple[str, ...]
+    kind: ClassVar[str] = "reorder"
+
+    def plan(self, program: Program) -> Crossing | Refusal:
+        """What the gather crosses, or the Refusal."""
+        op = program.ops.get(self.gather)
+        if op is None:
+            return unknown(program, self.gather)
+        if not isinstance(op, o.AllGather):
+            return self._no_gather(op)
+        past = self._past(program)
+        if isinstance(past, Refusal):
+            return past
+        region = between(program, self.gather, past)
+        refusal = self._not_below(program, set(region))
+        refusal = refusal or in_overlap(program, iter([self.gather, *region])) or self._cut_group(program, region)
+        return refusal or cross(program, self.gather, region)
+
+    def _no_gather(self, op: o.Op) -> Refusal:
+        way_out = Split(op.name) if isinstance(op, o.AllReduce) else None
+        hint = f"{way_out.script()} first" if way_out else "name an AllGather"
+        found = f"cannot move {op.name!r}: it is {op.kind}, not an AllGather"
+        return Refusal(found, RULE, hint, way_out, applies=way_out is not None)
+
+    def _past(self, program: Program) -> list[str] | Refusal:
+        if not self.past:
+            found = f"cannot move {self.gather!r} past nothing"
+            return Refusal(found, RULE, f'reorder("{self.gather}", past="…")', applies=False)
+        values: list[str] = []
+        for name in self.past:
+            fusion = program.fusion_named.get(name)
+            if fusion is None and name not in program.ops:
+                return unknown(program, name)
+            values += fusion.members if fusion else (name,)
+        return values
+
+    def _not_below(self, program: Program, region: set[str]) -> Refusal | None:
+        for name in self.past:
+            fusion = program.fusion_named.get(name)
+            if region.isdisjoint(fusion.members if fusion else (name,)):
+                readers = program.readers[self.gather]
+                hint = call("reorder", self.gather, past=readers[0]) if readers else "dead()"
+                found = f"cannot move {self.gather!r} past {name!r}: it does not depend on {self.gather!r}"
+                return Refusal(found, RULE, hint, applies=False)
+        return None
+
+    def _cut_group(self, program: Program, region: tuple[str, ...]) -> Refusal | None:
+        inside = set(region)
+        for fusion in dict.fromkeys(program.fusion_of[n] for n in region if n in program.fusion_of):
+            left = [m for m in between(program, self.gather, fusion.members) if m in fusion.members and m not in inside]
+            if left:
+                way_out = Reorder(self.gather, (*self.past, fusion.name))
+                found = f"moving {self.gather!r} would cut fused group {fusion.name!r}: {left[0]!r} would stay whole"
+                rule = "a fused group is one kernel over one index space [paper §3.3]"
+                return Refusal(found, rule, way_out.script(), way_out)
+        return None
+
+    def needs_trial(self, program: Program, plan: Crossing) -> bool:
+        """Only where fused groups are crossed or the gather is in one."""
+        touched = (self.gather, *plan.region, *plan.gone)
+        return bool(program.fusions) and not program.fusion_of.keys().isdisjoint(touched)
+
+    def carry_out(self, program: Program, plan: Crossing) -> Program:
+        """The program with the crossed operations on slices and one gather for each value needed whole."""
+        taken, gone = program.names_taken(), set()
+        read_as = {self.gather: plan.source}
+        whole = needed_whole(program, self.gather, plan)
+        read_as.update((name, fresh_name(f"{name}_part", taken)) for name in whole)
+        for name, instead in plan.gone.items():
+            if name not in program.outputs:
+                gone.add(name)
+                read_as[name] = read_as.get(instead, instead)
+        inside = dict.fromkeys([*plan.region, *plan.gone])
+        inside.update(dict.fromkeys(r for name in gone for r in program.readers[name]))
+        at: dict[str, tuple[o.Op, ...]] = {}
+        for name in inside:
+            at[name] = () if name in gone else self._crossed(program, name, read_as, plan, name in whole)
+        stays = gather_stays(program, self.gather, plan.region)
+        if not stays:
+            at[self.gather] = ()
+            gone.add(self.gather)
+        return self._edited(program, at, {name: read_as[name] for name in gone})
+
+    def _crossed(
+        self, program: Program, name: str, read_as: dict[str, str], plan: Crossing, is_whole: bool
+    ) -> tuple[o.Op, ...]:
+        op = program.ops[name]
+        operands = tuple(read_as.get(x, x) if isinstance(x, str) else x for x in op.operands)
+        if name in plan.gone:  # an output keeps its name: what it sliced is sliced already
+            instead = plan.gone[name]
+            return (
+                o.Pointwise(
+                    name=name, fn="Copy", operands=(read_as.get(instead, instead),), label=op.label, site=op.site
+                ),
+            )
+        if not is_whole:
+            return (replace(op, operands=operands),)
+        part = replace(op, name=read_as[name], operands=operands)
+        return part, o.AllGather(name=name, operands=(part.name,), label=op.label, site=op.site)
+
+    def _edited(self, program: Program, at: dict[str, tuple[o.Op, ...]], gone: dict[str, str]) -> Program:
+        ops = with_replaced(program.ops, at)
+        own = program.fusion_of.get(self.gather)
+        renamed = {name: tuple(op.name for op in new[:1]) for name, new in at.items()}
+        joining = {name: own.name for name, new in at.items() if len(new) == 2} if own else None
+        fusions = carried_groups(program, ops, renamed, joining)
+        moved = {name: Moved(self.script(), (now,)) for name, now in gone.items()}
+        moved.update(emptied_groups(program, fusions, self.script()))
+        touched = [op.name for new in at.values() for op in new]
+        return program.edit(ops, touched=touched, fusions=fusions, moved=moved)
+
+    @classmethod
+    def candidates(cls, program: Program) -> Iterator[Self]:
+        """Every gather past all last values that take slices, and past each of them."""
+        for name, op in program.ops.items():
+            if isinstance(op, o.AllGather):
+                last = tuple(dict.fromkeys(_or_group(program, value) for value in last_values(program, name)))
+                if len(last) > 1:
+                    yield cls(name, last)
+                yield from (cls(name, (value,)) for value in last)
+
+    def script(self) -> str:
+        """``reorder("total", past="out")``."""
+        return call("reorder", self.gather, past=self.past)
+
+
+def _or_group(program: Program, name: str) -> str:
+    """The fused group of a value, which a gather crosses whole, or the value."""
+    fusion = program.fusion_of.get(name)
+    return fusion.name if fusion else name
