@@ -119,11 +119,12 @@ def join_lists(verb: str, items: Sequence[Named]) -> tuple[tuple[tuple[int, ...]
         return (), False, items[0][1].bucket
     first = lists[0]
     for item in items:
-        if item[1].pieces != first[1].pieces and item[1].shape != ():
+        differs = item[1].pieces != first[1].pieces or item[1].bucket != first[1].bucket
+        if differs and item[1].shape != ():
             raise LayoutError(
                 f"cannot {verb} {described(first)} and {described(item)}",
                 rule="a list of tensors meets equal lists, one scalar per tensor, or a scalar [paper §5.4]",
-                hint="give both the same list of shapes",
+                hint="give both the same list of shapes and the same bucket",
             )
     per_piece = all(item[1].per_piece or not item[1].pieces for item in items)
     return first[1].pieces, per_piece, first[1].bucket

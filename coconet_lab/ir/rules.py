@@ -40,6 +40,12 @@ def infer(op: o.Op, types: Types, ranks: int | None = None, names: Sequence[str]
     rule = _RULES.get(type(op))
     if rule is None:
         raise LayoutError(f"no layout rule for {op.kind}", rule="every operation has one", hint="cl.custom(...)")
+    if len(items) < len(types) and not isinstance(op, o.Pointwise | o.Custom):
+        raise LayoutError(
+            f"cannot {op.kind} a Python number",
+            rule="numbers stand beside a value in elementwise operations; other operations read values",
+            hint="cl.tensor(…) or cl.scalar(…) in its place",
+        )
     result = rule(op, items, ranks)
     if ranks is not None and result.layout.is_sliced:
         check_divides(op, result, ranks)
@@ -95,10 +101,13 @@ def _pointwise(op: o.Op, items: Sequence[Named], ranks: int | None) -> TensorTyp
 
 def _check_literals(op: o.Op, is_float: bool, items: Sequence[Named]) -> None:
     for operand in op.operands:
-        value = operand.value if isinstance(operand, o.Literal) else 0
-        if not is_float and value != int(value):
+        if isinstance(operand, str) or is_float:
+            continue
+        value = operand.resolve(1)
+        shrinks = isinstance(operand, o.GroupSize) and operand.power != 1
+        if shrinks or not float(value).is_integer():
             raise LayoutError(
-                f"cannot {op.kind.lower()} {described(items[0])} and {value!r}",
+                f"cannot {op.kind.lower()} {described(items[0])} and {operand if shrinks else value!r}",
                 rule="a Python number takes the dtype of the other operand, and this one is no integer",
                 hint=f"cast({items[0][0] or 'x'}, FP32)",
             )

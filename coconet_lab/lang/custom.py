@@ -53,6 +53,7 @@ def operator(
 
     apply.__name__ = name
     apply.__doc__ = meaning.__doc__
+    apply.__dict__["operator"] = made  # what a saved program that names it is loaded with
     return apply
 
 

@@ -205,7 +205,8 @@ def make(op: o.Op, operands: tuple[Value | o.Literal | o.GroupSize, ...], name: 
     op = replace(op, name=full, label=full or None, site=site)
     types = [v.type if isinstance(v, Value) else None for v in operands]
     try:
-        kind = infer(op, types, None, [v.name if isinstance(v, Value) else "" for v in operands])
+        read = replace(op, operands=tuple(v.name if isinstance(v, Value) else v for v in operands))
+        kind = infer(read, types, None, [v.name if isinstance(v, Value) else "" for v in operands])
     except CoconetError as error:
         error.where = f"{full or op.kind} at {site}" if site else op.kind
         error.args = (error.found, error.rule, error.where, error.hint)
