@@ -8,11 +8,12 @@ import io
 import re
 import warnings
 
-from coconet_lab.viz.palette import FONT, FONT_STACK, LIGHT
+from coconet_lab.viz.palette import FONT, FONT_STACK, LIGHT, MONO_STACK
 from coconet_lab.viz.scene import Box, Outline, Scene, visible
 from coconet_lab.viz.svg import Picture, Placed, Text, box_texts, picture, text_width
 
 POINTS_PER_INCH = 72
+_SIDES = {"start": "left", "middle": "center", "end": "right"}
 
 
 def with_head(text: str, title: str) -> str:
@@ -44,7 +45,7 @@ def scene_svg(scene: Scene) -> str:
         if isinstance(part.item, Box):
             lines += _svg_part(part)
     for text, fill, ink in made.legend:
-        lines += [*_svg_chip(text, fill, ink), _svg_text(text)]
+        lines += [*_svg_chip(text, fill, ink), svg_text(text)]
     return prefixed(with_head("\n".join([*lines, "</svg>"]), scene.title))
 
 
@@ -104,7 +105,7 @@ def _svg_part(part: Placed) -> list[str]:
         behind = f'x="{part.x + 3:.1f}" y="{part.y - 3:.1f}" width="{part.width:.1f}" height="{part.height:.1f}"'
         lines.append(f'<rect {behind} fill="{fill}" stroke="{pen}" stroke-width="{width}"/>')
     lines.append(f'<rect {place} rx="{radius:g}" fill="{fill}" stroke="{pen}" stroke-width="{width}"{dashed}/>')
-    return [*lines, *map(_svg_text, box_texts(part)), "</g>"]
+    return [*lines, *map(svg_text, box_texts(part)), "</g>"]
 
 
 def _svg_edge(corners: tuple[tuple[float, float], ...]) -> list[str]:
@@ -117,12 +118,14 @@ def _svg_edge(corners: tuple[tuple[float, float], ...]) -> list[str]:
     ]
 
 
-def _svg_text(text: Text) -> str:
-    anchor = ' text-anchor="end"' if text.to_left else ""
+def svg_text(text: Text) -> str:
+    """One SVG text element; the text is escaped and what cannot be shown is written out."""
+    anchor = f' text-anchor="{text.anchor}"' if text.anchor != "start" else ""
     weight = ' font-weight="bold"' if text.bold else ""
     return (
-        f'<text x="{text.x:.1f}" y="{text.y:.1f}" font-family="{FONT_STACK}" font-size="{text.size:.1f}" '
-        f'fill="{text.colour}"{weight}{anchor} xml:space="preserve">{_escaped(text.text)}</text>'
+        f'<text x="{text.x:.1f}" y="{text.y:.1f}" font-family="{MONO_STACK if text.mono else FONT_STACK}" '
+        f'font-size="{text.size:.1f}" fill="{text.colour}"{weight}{anchor} xml:space="preserve">'
+        f"{_escaped(text.text)}</text>"
     )
 
 
@@ -166,5 +169,5 @@ def _paint(axes: object, made: Picture) -> None:
     for text in texts:
         axes.text(  # type: ignore[attr-defined]
             text.x, text.y, text.text, fontsize=text.size, color=text.colour, family=FONT, parse_math=False,
-            weight="bold" if text.bold else "normal", ha="right" if text.to_left else "left", zorder=4,
+            weight="bold" if text.bold else "normal", ha=_SIDES[text.anchor], zorder=4,
         )  # fmt: skip

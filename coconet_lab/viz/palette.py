@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from coconet_lab.ir.layout import Layout
 
 FONT = "DejaVu Sans"
+MONO_STACK = "DejaVu Sans Mono,Menlo,Consolas,monospace"
 FONT_STACK = "DejaVu Sans,Verdana,sans-serif"  # Verdana is as wide, so text measured with one fits with the other
 
 

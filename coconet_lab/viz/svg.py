@@ -27,7 +27,7 @@ _BOLD = 1.13
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of text: where its baseline starts, how large, in which colour."""
+    """A piece of text: where its baseline starts (or has its middle or end), how large, in which colour."""
 
     x: float
     y: float
@@ -35,7 +35,8 @@ class Text:
     size: float
     colour: str
     bold: bool = False
-    to_left: bool = False
+    anchor: str = "start"  # start | middle | end, as SVG says it
+    mono: bool = False
 
 
 @dataclass(slots=True)
@@ -250,7 +251,7 @@ def box_texts(part: Placed) -> list[Text]:
         size = size * 8.5 / 10.5 if small else size
         last = at == len(line) - 1 and box.layout is not None and not small
         place = part.x + part.width - 8 if last else x
-        texts.append(Text(place, y, text, size, colour, bold, to_left=last))
+        texts.append(Text(place, y, text, size, colour, bold, "end" if last else "start"))
         x += text_width(text, size, bold) + 6
     if box.note:
         texts.append(Text(part.x + 8, part.y + 28, visible(box.note), 8.5, LIGHT.muted))
