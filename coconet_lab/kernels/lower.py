@@ -1,0 +1,153 @@
+"""From a program to its Plan: buffers, launches, collectives and their order, known to the byte before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from coconet_lab.ir import ops as o
+from coconet_lab.ir.program import Program
+from coconet_lab.ir.types import TensorType
+from coconet_lab.ir.updates import is_effect, updated_inputs
+from coconet_lab.kernels.kernel import Combine, StoreAll, StoreTo
+from coconet_lab.kernels.lower_entries import Lowering, scalars_entry
+from coconet_lab.kernels.lower_memory import Memory
+from coconet_lab.kernels.lower_order import Unit, forwarded, units_in_order, with_dependencies
+from coconet_lab.kernels.lower_overlap import Channels, lower_overlap
+from coconet_lab.kernels.lower_region import Unfit
+from coconet_lab.kernels.plan import AnyEntry, Buffer, Launch, Plan, Slot
+
+Tagged = tuple[AnyEntry, str]
+
+
+def lower(program: Program, *, chunks: int = 4) -> Plan:
+    """The Plan of a program: what every rank does, in issue order.
+
+    Parameters
+    ----------
+    program : Program
+        With its fused groups and overlaps; a Schedule's is ``schedule.program``.
+    chunks : int
+        Parts that the stages of an overlap are cut into (fewer where a dim has not that many elements).
+
+    Raises
+    ------
+    ProgramError
+        No order runs all of it.
+
+    Examples
+    --------
+    >>> import coconet_lab as cl
+    >>> g = cl.tensor("g", cl.FP32, (1024,), cl.Local)
+    >>> plan = lower(cl.program("sum", outputs=[cl.all_reduce(g, name="total") * 2], ranks=4))
+    >>> [type(entry).__name__ for entry in plan.entries]
+    ['Collective', 'Launch']
+    """
+    memory = Memory.of(program)
+    lowering = Lowering(program, memory)
+    order = units_in_order(program, memory.host)
+    memory.forwarded.update(forwarded(program, memory, order))
+    channels = Channels()
+    entries: list[Tagged] = [(entry, "") for entry in scalars_entry(program, memory)]
+    entries += [(lowering.stored_scalar(name), "") for name in _stored_scalars(program, memory)]
+    overlaps = {overlap.name: overlap for overlap in program.overlaps}
+    for unit in order:
+        overlap = overlaps.get(unit.name)
+        if overlap is None:
+            entries += [(entry, "") for entry in lower_unit(lowering, unit)]
+        else:
+            stages = [Unit(name, _members(program, memory, name)) for name in overlap.stages]
+            entries += [(e, overlap.name) for e in lower_overlap(lowering, stages, chunks, channels, lower_unit)]
+    for name in program.outputs:
+        memory.home(name)
+    return _plan(program, memory, with_dependencies(entries), channels.count)
+
+
+def lower_unit(lowering: Lowering, unit: Unit, own_kernel: bool = False) -> list[AnyEntry]:
+    """The entries of an operation or a fused group; a group that is no single kernel runs operation by operation."""
+    program, memory = lowering.program, lowering.memory
+    if unit.name in program.fusion_named:
+        members = frozenset(unit.members)
+        written = tuple(name for name in unit.members if _is_written(program, name, members))
+        before = dict(memory.slots), dict(memory.buffers)
+        try:
+            return lowering.launch(unit.name, unit.members, written)
+        except Unfit:
+            memory.slots, memory.buffers = before
+            return [entry for name in unit.members for entry in lowering.entries_of(name)]
+    return [e for name in unit.members for e in lowering.entries_of(name, own_kernel=own_kernel)]
+
+
+def _members(program: Program, memory: Memory, stage: str) -> tuple[str, ...]:
+    fusion = program.fusion_named.get(stage)
+    names = fusion.members if fusion else (stage,)
+    return tuple(sorted((n for n in names if n not in memory.host), key=program.position.__getitem__))
+
+
+def _is_written(program: Program, name: str, members: frozenset[str]) -> bool:
+    return name in program.outputs or is_effect(program, name) or not members.issuperset(program.readers[name])
+
+
+def _stored_scalars(program: Program, memory: Memory) -> list[str]:
+    """Host scalars that must be in memory: outputs, and operands of library calls."""
+    library = (op for op in program.ops.values() if isinstance(op, o.Custom) and not op.is_elementwise)
+    wanted = {*program.outputs, *(source for op in library for source in op.sources)}
+    return [name for name in program.ops if name in wanted and name in memory.host]
+
+
+# -- the Plan --------------------------------------------------------------------------------------------------------
+
+
+def _plan(program: Program, memory: Memory, entries: tuple[AnyEntry, ...], channels: int) -> Plan:
+    inputs = {name: memory.slots[name] for name in program.inputs if name not in memory.host}
+    outputs = {name: memory.home(name) for name in program.outputs}
+    state = {tensor: memory.home(last) for tensor, last in updated_inputs(program).items()}
+    scalars = {name: program.types[name] for name in program.ops if name in memory.host}
+    return Plan(
+        name=program.name,
+        ranks=program.ranks,
+        groups=program.groups,
+        entries=entries,
+        buffers=_lives(memory.buffers, entries, [*outputs.values(), *state.values()]),
+        slots={name: memory.slots[name] for name in program.ops if name in memory.slots},
+        inputs=inputs,
+        outputs=outputs,
+        state=state,
+        scalar_inputs=_scalar_inputs(program, scalars),
+        scalar_types=scalars,
+        channels=channels,
+    )
+
+
+def _scalar_inputs(program: Program, scalars: Mapping[str, TensorType]) -> dict[str, float | int | None]:
+    found: dict[str, float | int | None] = {}
+    for name in scalars:
+        op = program.ops[name]
+        if isinstance(op, o.Input):
+            found[name] = 0 if op.default is None and op.implicit else op.default
+    return found
+
+
+def _lives(buffers: Mapping[str, Buffer], entries: tuple[AnyEntry, ...], results: Iterable[Slot]) -> dict[str, Buffer]:
+    """Buffers with their first and last entry and whether other ranks reach them; those nothing touches are dropped."""
+    last = max(len(entries) - 1, 0)
+    kept = {slot.buffer for slot in results}
+    touched: dict[str, list[int]] = {}
+    for at, entry in enumerate(entries):
+        for name in (*entry.reads, *entry.writes):
+            touched.setdefault(name, []).append(at)
+    symmetric = {name for entry in entries if isinstance(entry, Launch) for name in _reached(entry)}
+    found: dict[str, Buffer] = {}
+    for name, buffer in buffers.items():
+        given = buffer.role in ("input", "state")
+        if name in touched or given or name in kept:
+            at = touched.get(name, [0])
+            first = 0 if given else at[0]
+            end = last if name in kept or buffer.role == "state" else at[-1]
+            found[name] = replace(buffer, first=first, last=end, symmetric=name in symmetric)
+    return found
+
+
+def _reached(entry: Launch) -> set[str]:
+    reaching = (s for s in entry.kernel.statements() if isinstance(s, Combine | StoreAll | StoreTo))
+    return {entry.tensors[s.tensor].buffer for s in reaching}
