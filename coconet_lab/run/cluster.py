@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +14,13 @@ from typing import Any
 from coconet_lab.errors import ClusterError
 from coconet_lab.run import devices
 from coconet_lab.run.attached import AttachedSession
-from coconet_lab.run.calls import Order, RunningCall
-from coconet_lab.run.launcher import Request, mpi_library
+from coconet_lab.run.calls import Interrupted, Order, RunningCall
+from coconet_lab.run.launcher import Request
 from coconet_lab.run.progress import Progress
+from coconet_lab.run.room import check_arguments, check_room
 from coconet_lab.run.session import Session
 
-_RANK_BYTES = 160 << 20  # a Python process with NumPy, Numba, ipykernel and MPI, measured at 140 MiB
+_START_S = 60.0
 
 # Clusters of this process that have ranks.  One for the process by nature: it is how running a cell again finds the
 # cluster that the cell had started before.
@@ -43,9 +45,9 @@ class Cluster:
         Hosts to spread the ranks over.
     options : mapping, optional
         For the profile's batch text (``{"partition": "gpu"}``); ``mpiexec`` names another mpiexec, ``directory`` a
-        folder that all hosts share.
+        folder that all hosts share, ``start_s`` the seconds that the start may take (at least 60 by default).
     deadline_s : float
-        Seconds that the start, and each call, may take.
+        Seconds that each call may take.
 
     Raises
     ------
@@ -69,7 +71,7 @@ class Cluster:
         options: Mapping[str, object] | None = None,
         deadline_s: float = 120.0,
     ) -> None:
-        _check_arguments(ranks, backend, nodes, deadline_s)
+        check_arguments(ranks, backend, nodes, deadline_s)
         if profile is None:
             found = devices.gpu_count() if backend != "cpu" else 0
             self.backend = devices.choose(
@@ -79,7 +81,8 @@ class Cluster:
             self.backend = devices.Backend("cuda" if backend == "cuda" else "cpu", ranks or 4)
         chosen = tuple(sorted((name, str(value)) for name, value in (options or {}).items()))
         self.deadline_s = deadline_s
-        self._request = Request(self.backend.ranks, self.backend.name, profile, nodes, chosen, deadline_s)
+        start_s = float(dict(chosen).get("start_s", max(deadline_s, _START_S)))
+        self._request = Request(self.backend.ranks, self.backend.name, profile, nodes, chosen, start_s)
         self._session: Session | AttachedSession | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._calls = 0
@@ -115,12 +118,16 @@ class Cluster:
             for other in list(_started):
                 if other is not self and other._request == self._request:
                     other.stop()
-            _check_room(self._request)
+            check_room(self._request)
             session = Session(self._request, _say)
-            session.start()
+            try:
+                session.start()
+            except KeyboardInterrupt:
+                raise Interrupted(f"Interrupted: the start of {self.ranks} ranks was stopped", None) from None
             self._session = session
             self._finalizer = weakref.finalize(self, _stop_session, session, os.getpid())
             _started.add(self)
+            _activate(session.client)
             _say(str(self.backend))
             return self
 
@@ -238,9 +245,7 @@ class Cluster:
     def client(self) -> Any:
         """The ipyparallel client: ``%%px`` cells and views work on the same ranks."""
         with self._lock:
-            client = self._ready_session().client
-            client[:].activate() if _in_ipython() else None
-            return client
+            return self._ready_session().client
 
     @property
     def ranks(self) -> int:
@@ -283,70 +288,16 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _in_ipython() -> bool:
-    import sys
-
+def _activate(client: Any) -> None:
+    """Make ``%px`` and ``%%px`` of this notebook mean these ranks, and wait for them."""
     ipython = sys.modules.get("IPython")
-    return ipython is not None and ipython.get_ipython() is not None
+    if ipython is not None and ipython.get_ipython() is not None:
+        view = client[:]
+        view.block = True
+        view.activate()
 
 
 def _stop_session(session: Session | AttachedSession, owner: int) -> None:
     """Stop `session`, unless this is a fork of the process that started it."""
     if os.getpid() == owner:
         session.stop()
-
-
-def _check_arguments(ranks: int | None, backend: str, nodes: int | None, deadline_s: float) -> None:
-    where = f"Cluster(ranks={ranks!r}, backend={backend!r})"
-    if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
-        raise ClusterError(
-            f"no cluster of {ranks!r} ranks",
-            rule="ranks is a whole number from 1",
-            where=where,
-            hint="Cluster(ranks=4)",
-        )
-    if backend not in devices.BACKENDS:
-        raise ClusterError(
-            f"no backend {backend!r}",
-            rule=f"backend is one of {', '.join(map(repr, devices.BACKENDS))}",
-            where=where,
-            hint="backend='auto'",
-        )
-    if nodes is not None and nodes < 1:
-        raise ClusterError(f"no cluster on {nodes} nodes", rule="nodes is a whole number from 1", where=where)
-    if not deadline_s > 0:
-        raise ClusterError(f"deadline_s is {deadline_s!r}", rule="a deadline lies ahead", where=where)
-
-
-def _check_room(request: Request) -> None:
-    """Refuse more ranks than this host has memory for, before anything is started."""
-    if not request.is_local:
-        return
-    most = max(1, _free_bytes() // _RANK_BYTES)
-    if request.ranks > most:
-        from coconet_lab.run.launcher import find_mpiexec
-
-        raise ClusterError(
-            f"cannot start {request.ranks} ranks: this host has memory for about {most} "
-            f"(mpiexec: {find_mpiexec(request)}; MPI library: {mpi_library()})",
-            rule=f"each rank is a Python process of about {_RANK_BYTES >> 20} MiB",
-            where=str(request),
-            hint=f"Cluster(ranks={min(most, devices.core_count())}), or a profile with more hosts",
-        )
-
-
-def _free_bytes() -> int:
-    """Memory that is free for new processes, the container's limit included."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        with open("/proc/meminfo") as file:
-            fields = {line.split(":")[0]: line.split()[1] for line in file}
-        free = int(fields["MemAvailable"]) << 10
-        with open("/sys/fs/cgroup/memory.max") as file:
-            limit = file.read().strip()
-        with open("/sys/fs/cgroup/memory.current") as file:
-            used = int(file.read())
-        free = min(free, int(limit) - used) if limit.isdigit() else free
-    except (OSError, KeyError, ValueError, IndexError):
-        pass
-    return free

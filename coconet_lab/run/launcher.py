@@ -177,7 +177,7 @@ def batch_text(template: str, request: Request) -> str:
     beside = os.path.join(sysconfig.get_path("scripts"), "mpiexec")
     given = {"mpiexec": beside, **dict(request.options)}
     values: Mapping[str, object] = {**given, "ranks": request.ranks, "nodes": request.nodes or ""}
-    unknown = set(dict(request.options)) - set(_PLACE.findall(template)) - {"mpiexec", "directory"}
+    unknown = set(dict(request.options)) - set(_PLACE.findall(template)) - {"mpiexec", "directory", "start_s"}
     if unknown:
         places = sorted(set(_PLACE.findall(template)) - {"ranks", "nodes", "mpiexec"})
         raise ClusterError(

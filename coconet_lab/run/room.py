@@ -1,0 +1,88 @@
+"""Whether a cluster that was asked for can be one, looked at before anything is started."""
+
+from __future__ import annotations
+
+import os
+
+from coconet_lab.errors import ClusterError
+from coconet_lab.run import devices
+from coconet_lab.run.launcher import Request, find_mpiexec, mpi_library
+
+_RANK_BYTES = 160 << 20  # a Python process with NumPy, Numba, ipykernel and MPI, measured at 140 MiB
+_WINDOW_BYTES = 1 << 20  # MPICH's own shared window, for each rank and once more
+
+
+def check_arguments(ranks: int | None, backend: str, nodes: int | None, deadline_s: float) -> None:
+    """Refuse arguments that make no cluster."""
+    where = f"Cluster(ranks={ranks!r}, backend={backend!r})"
+    if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
+        raise ClusterError(
+            f"no cluster of {ranks!r} ranks",
+            rule="ranks is a whole number from 1",
+            where=where,
+            hint="Cluster(ranks=4)",
+        )
+    if backend not in devices.BACKENDS:
+        raise ClusterError(
+            f"no backend {backend!r}",
+            rule=f"backend is one of {', '.join(map(repr, devices.BACKENDS))}",
+            where=where,
+            hint="backend='auto'",
+        )
+    if nodes is not None and nodes < 1:
+        raise ClusterError(f"no cluster on {nodes} nodes", rule="nodes is a whole number from 1", where=where)
+    if not deadline_s > 0:
+        raise ClusterError(f"deadline_s is {deadline_s!r}", rule="a deadline lies ahead", where=where)
+
+
+def check_room(request: Request) -> None:
+    """Refuse more ranks than this host has memory for, before anything is started.
+
+    MPI writes to its window in ``/dev/shm`` without asking for room there: a full one kills the ranks by a bus error.
+    """
+    if not request.is_local:
+        return
+    most = max(1, _free_bytes() // _RANK_BYTES)
+    if request.ranks > most:
+        raise ClusterError(
+            f"cannot start {request.ranks} ranks: this host has memory for about {most} "
+            f"(mpiexec: {find_mpiexec(request)}; MPI library: {mpi_library()})",
+            rule=f"each rank is a Python process of about {_RANK_BYTES >> 20} MiB",
+            where=str(request),
+            hint=f"Cluster(ranks={min(most, devices.core_count())}), or a profile with more hosts",
+        )
+    window, free = (request.ranks + 1) * _WINDOW_BYTES, _free_window_bytes()
+    if free is not None and free < window:
+        raise ClusterError(
+            f"cannot start {request.ranks} ranks: MPI needs {window >> 20} MiB in /dev/shm, where {free >> 20} are "
+            f"free (mpiexec: {find_mpiexec(request)}; MPI library: {mpi_library()})",
+            rule="ranks of one host talk through shared memory",
+            where=str(request),
+            hint="remove what fills /dev/shm, or a larger one (docker run --shm-size=1g)",
+        )
+
+
+def _free_bytes() -> int:
+    """Memory that is free for new processes, the container's limit included."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/proc/meminfo") as file:
+            fields = {line.split(":")[0]: line.split()[1] for line in file}
+        free = int(fields["MemAvailable"]) << 10
+        with open("/sys/fs/cgroup/memory.max") as file:
+            limit = file.read().strip()
+        with open("/sys/fs/cgroup/memory.current") as file:
+            used = int(file.read())
+        free = min(free, int(limit) - used) if limit.isdigit() else free
+    except (OSError, KeyError, ValueError, IndexError):
+        pass
+    return free
+
+
+def _free_window_bytes() -> int | None:
+    """Room in ``/dev/shm``; None where there is no such folder."""
+    try:
+        space = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return space.f_bavail * space.f_frsize
