@@ -1,0 +1,185 @@
+"""From CUDA text to machine code: NVRTC, through CuPy or through cuda-bindings, with a cache on disk by content.
+
+No GPU is needed to compile, so every kernel is compiled in the tests. Pointwise arithmetic must match the oracle's
+bits: no contraction, and division and roots as IEEE 754 says, which is NVRTC's default.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coconet_lab.errors import CodegenError, ToolError
+from coconet_lab.kernels.cuda_printer import CudaSource
+
+OPTIONS = ("--std=c++17", "--fmad=false")
+_NAME = re.compile(r"^(sm|compute)_\d+a?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a kernel is compiled for.
+
+    Parameters
+    ----------
+    arch : str
+        ``sm_90``.
+    rank : int
+        Number of this rank in its group: peers are visited from it on, at no cost.
+    unroll : int
+        Vectors a thread has in flight.
+    threads : int
+        Threads of a CTA, a multiple of 32.
+    """
+
+    arch: str
+    rank: int = 0
+    unroll: int = 1
+    threads: int = 512
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """NVRTC's command line."""
+        if not _NAME.match(self.arch) or self.threads % 32 or not 32 <= self.threads <= 1024:
+            raise ToolError(
+                f"no GPU target {self.arch!r} with {self.threads} threads",
+                rule="an architecture is sm_ and a number; a CTA has 32 to 1024 threads in whole warps",
+                where="the CUDA compiler",
+                hint='Variant("sm_90")',
+            )
+        defines = (f"-DRANK={self.rank}", f"-DUNROLL={self.unroll}", f"-DTHREADS={self.threads}")
+        return (f"--gpu-architecture={self.arch}", *OPTIONS, *defines)
+
+
+def compile_kernel(source: CudaSource, variant: Variant, *, cache: Path | None = None) -> bytes:
+    """Machine code (a cubin) of a printed kernel, from the cache where it was compiled before.
+
+    Parameters
+    ----------
+    source : CudaSource
+    variant : Variant
+    cache : Path or None
+        Folder of compiled kernels; None: `cache_folder`.
+
+    Raises
+    ------
+    ToolError
+        No NVRTC is installed.
+    CodegenError
+        The compiler refused the text; its first errors are in the message.
+    """
+    name, compiler = find_nvrtc()
+    folder = cache_folder() if cache is None else cache
+    text = source.text
+    digest = hashlib.blake2b("\0".join((text, *variant.options, name)).encode(), digest_size=16).hexdigest()
+    stored = folder / f"{source.name}-{digest}.cubin"
+    if stored.is_file():
+        return stored.read_bytes()
+    code, log = compiler(text, variant.options)
+    if code is None:
+        raise _refused(source, variant, log)
+    _keep(stored, code)
+    return code
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: ``coconet_lab/cuda`` in the user's cache folder."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root) / "coconet_lab" / "cuda"
+
+
+def _keep(path: Path, code: bytes) -> None:
+    """Written aside and renamed: ranks compile the same kernel at once. A cache that cannot be written is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(code)
+        os.replace(file.name, path)
+    except OSError:
+        return
+
+
+def _refused(source: CudaSource, variant: Variant, log: str) -> CodegenError:
+    errors = [line.strip() for line in log.splitlines() if "error" in line] or log.splitlines()[:3]
+    return CodegenError(
+        f"the CUDA compiler refused the kernel of {source.kernel.name!r} ({source.name}) for {variant.arch}: "
+        + "; ".join(errors[:3]),
+        rule="generated kernels compile with NVRTC for sm_80 and later",
+        where=f"NVRTC with {' '.join(variant.options)}",
+        hint='s.code("cuda") shows the text; s.code("cpu") runs without a GPU',
+    )
+
+
+Compiler = Callable[[str, tuple[str, ...]], tuple[bytes | None, str]]
+
+
+def find_nvrtc() -> tuple[str, Compiler]:
+    """The compiler's name and version, and the compiler; CuPy's where there is CuPy.
+
+    Raises
+    ------
+    ToolError
+        Neither CuPy nor cuda-bindings has one.
+    """
+    for module, make in (("cupy", _through_cupy), ("cuda.bindings", _through_bindings)):
+        try:
+            if importlib.util.find_spec(module) is not None:
+                return make()
+        except (ImportError, RuntimeError):
+            continue
+    raise ToolError(
+        "no NVRTC, the CUDA run-time compiler, was found",
+        rule="CUDA kernels are compiled by NVRTC, through CuPy or cuda-bindings",
+        where="the CUDA compiler",
+        hint="pip install 'coconet-lab[gpu]', or cuda-bindings and nvidia-cuda-nvrtc",
+    )
+
+
+def _through_cupy() -> tuple[str, Compiler]:
+    from cupy.cuda import nvrtc
+
+    version = ".".join(map(str, nvrtc.getVersion()))
+
+    def run(text: str, options: tuple[str, ...]) -> tuple[bytes | None, str]:
+        program = nvrtc.createProgram(text, "kernel.cu", (), ())
+        try:
+            nvrtc.compileProgram(program, options)
+            return bytes(nvrtc.getCUBIN(program)), ""
+        except nvrtc.NVRTCError:
+            return None, str(nvrtc.getProgramLog(program))
+        finally:
+            nvrtc.destroyProgram(program)
+
+    return f"nvrtc {version}", run
+
+
+def _through_bindings() -> tuple[str, Compiler]:
+    from cuda.bindings import nvrtc
+
+    _, major, minor = nvrtc.nvrtcVersion()
+
+    def run(text: str, options: tuple[str, ...]) -> tuple[bytes | None, str]:
+        _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], [])
+        try:
+            (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+            if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+                return None, _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode()
+            return _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), ""
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+
+    return f"nvrtc {major}.{minor}", run
+
+
+def _text(size: Callable[[Any], Any], get: Callable[[Any, bytes], Any], program: Any) -> bytes:
+    count = int(size(program)[1])
+    buffer = bytes(count)
+    get(program, buffer)
+    return buffer

@@ -1,0 +1,67 @@
+"""What ends a phase that reduces: the last CTA adds the CTAs' parts in order, sends to all ranks; all CTAs wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coconet_lab.kernels.cuda_phase import PhasePrinter
+from coconet_lab.kernels.cuda_scalar import accumulator_type, fold_of
+from coconet_lab.kernels.cuda_space import Folding
+from coconet_lab.kernels.kernel import Kernel
+
+
+def exchange(
+    kernel: Kernel, folding: Folding, accumulators: tuple[int, ...], number: int, is_last: bool
+) -> Iterator[str]:
+    """Lines after which every CTA of every rank may read the results of `accumulators`."""
+    printer = PhasePrinter(kernel, folding)
+    whole = [a for a in accumulators if not kernel.accumulators[a].per_piece and not printer.kept_runs(a)]
+    lists = [a for a in accumulators if kernel.accumulators[a].per_piece]
+    crosses = "true" if any(kernel.accumulators[a].crosses for a in accumulators) else "false"
+    for a in whole:
+        wide, fold = _wide(kernel, a), fold_of(kernel.accumulators[a].fn)
+        yield f"sum{a} = fold_block<{fold}>(sum{a});"
+        yield f"if (threadIdx.x == 0) (({wide}*)(a.partial + a.a{a}_partial))[blockIdx.x] = sum{a};"
+    yield "if (arrive(a.team.state)) {"
+    for a in whole:
+        wide, fold = _wide(kernel, a), fold_of(kernel.accumulators[a].fn)
+        yield f"  sum{a} = {fold}::none({wide}());"
+        yield "  for (int b = threadIdx.x; b < gridDim.x; b += THREADS)"
+        yield f"    sum{a} = {fold}::of(sum{a}, __ldcg((const {wide}*)(a.partial + a.a{a}_partial) + b));"
+        yield f"  sum{a} = fold_block<{fold}>(sum{a});"
+        yield f"  if (threadIdx.x == 0) {{ {' '.join(_sent(kernel, a, '0', f'sum{a}'))} }}"
+    for a in lists:
+        yield from (f"  {line}" for line in _piece_sums(kernel, a))
+    if is_last:
+        yield "  if (threadIdx.x == 0) {"
+        yield f"    a.team.state->exchanges = exchanges + {number};"
+        yield "    a.team.state->turn = turn + 1;"
+        yield "  }"
+    yield f"  announce_exchange(a.team, exchanges + {number}, {crosses});"
+    yield "}"
+    yield f"await_exchange(a.team, exchanges + {number}, {crosses});"
+
+
+def _wide(kernel: Kernel, accumulator: int) -> str:
+    return accumulator_type(kernel.accumulators[accumulator].dtype)
+
+
+def _sent(kernel: Kernel, a: int, row: str, value: str) -> Iterator[str]:
+    """Stores of this rank's part into the exchange memory of all that add the parts."""
+    item, wide = kernel.accumulators[a], _wide(kernel, a)
+    if not item.crosses:
+        yield f"(({wide}*)(a.exchange[RANK] + half + a.a{a}_at))[{row}] = {value};"
+        return
+    for peer in range(kernel.space.ranks):
+        yield f"(({wide}*)(a.exchange[{peer}] + half + a.a{a}_at))[RANK * a.a{a}_rows + {row}] = {value};"
+
+
+def _piece_sums(kernel: Kernel, a: int) -> Iterator[str]:
+    wide, fold = _wide(kernel, a), fold_of(kernel.accumulators[a].fn)
+    yield f"for (int piece = threadIdx.x / 32; piece < a.a{a}_rows; piece += THREADS / 32) {{"
+    yield f"  {wide} sum = {fold}::none({wide}());"
+    yield "  for (i64 b = a.piece_bucket[piece] + threadIdx.x % 32; b < a.piece_bucket[piece + 1]; b += 32)"
+    yield f"    sum = {fold}::of(sum, __ldcg((const {wide}*)(a.partial + a.a{a}_partial) + b));"
+    yield f"  sum = fold_warp<{fold}>(sum);"
+    yield f"  if (threadIdx.x % 32 == 0) {{ {' '.join(_sent(kernel, a, 'piece', 'sum'))} }}"
+    yield "}"

@@ -1,0 +1,233 @@
+"""One phase of a kernel as CUDA text: all loads first, then arithmetic an element at a time, then the stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from coconet_lab.errors import CodegenError
+from coconet_lab.ir.dtypes import FP32, FP64, DType
+from coconet_lab.ir.rng import keep_threshold
+from coconet_lab.kernels import kernel as k
+from coconet_lab.kernels.cuda_abi import C_TYPES, is_per_piece, peer_tensors
+from coconet_lab.kernels.cuda_scalar import (
+    apply,
+    combine_step,
+    contribution,
+    convert,
+    custom,
+    finished,
+    fold_of,
+    number,
+    register_type,
+    rounded_to,
+)
+from coconet_lab.kernels.cuda_space import Folding
+
+OUTPUTS = (k.Load, k.Combine, k.Number, k.Argument, k.Apply, k.Convert, k.Drop, k.Call, k.Result)
+STORES = (k.Store, k.StoreAll, k.StoreTo)
+
+
+def operands(statement: k.Statement) -> tuple[int, ...]:
+    """Registers a statement reads."""
+    if isinstance(statement, k.Apply | k.Call):
+        return statement.args
+    if isinstance(statement, k.Convert | k.Drop | k.Store | k.StoreAll | k.StoreTo | k.Accumulate):
+        return (statement.arg,)
+    return ()
+
+
+def needed(statements: Iterable[k.Statement], wanted: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
+    """Those of `statements` that `wanted` (some of them) need, themselves included, in order."""
+    made = {s.out: s for s in statements if isinstance(s, OUTPUTS)}
+    keep = list(wanted)
+    seen = {id(s) for s in keep}
+    for statement in keep:
+        for register in operands(statement):
+            source = made.get(register)
+            if source is not None and id(source) not in seen:
+                seen.add(id(source))
+                keep.append(source)
+    return tuple(s for s in statements if id(s) in seen)
+
+
+def shown(name: str) -> str:
+    """A user's name for a comment: no control characters, and no backslash that would join the next line to it."""
+    return ascii(name)[1:-1].rstrip("\\")
+
+
+@dataclass(frozen=True)
+class PhasePrinter:
+    """Prints the statements of `kernel`.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    folding : Folding
+    """
+
+    kernel: k.Kernel
+    folding: Folding
+
+    # -- places --------------------------------------------------------------------------------------------------
+
+    def is_wide(self, tensor: int) -> bool:
+        """Whether neighbours along the last run are neighbours in the tensor: it is read a vector at a time."""
+        return self.folding.present[tensor][-1]
+
+    def place(self, tensor: int, at: str) -> str:
+        """Element offset of a tensor at the spot `at`."""
+        if is_per_piece(self.kernel, tensor):
+            return f" + {at}.piece"
+        terms = [f"{at}.c{r} * a.t{tensor}_step[{r}]" for r in self.folding.steps(tensor)]
+        if self.is_wide(tensor):
+            terms.append(f"{at}.c{len(self.folding.dims) - 1}")
+        return "".join(f" + {term}" for term in terms)
+
+    def own(self, tensor: int) -> str:
+        """This rank's own copy (of a send's target: the partner's)."""
+        return f"a.t{tensor}[RANK]" if tensor in peer_tensors(self.kernel) else f"a.t{tensor}"
+
+    def kept_runs(self, accumulator: int) -> tuple[int, ...]:
+        """The runs a reduction keeps: its results are numbered along them."""
+        dims = self.kernel.accumulators[accumulator].dims
+        if dims is None or self.kernel.accumulators[accumulator].per_piece:
+            return ()
+        return tuple(r for r, run in enumerate(self.folding.dims) if run and run[0] not in dims)
+
+    def row(self, accumulator: int, at: str) -> str:
+        """Number of the reduction's result at a spot."""
+        if self.kernel.accumulators[accumulator].per_piece:
+            return f"{at}.piece"
+        text = ""
+        for r in self.kept_runs(accumulator):
+            text = f"({text}) * a.extent[{r}] + {at}.c{r}" if text else f"{at}.c{r}"
+        return text or "0"
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    def dtype(self, register: int) -> DType:
+        """The dtype of a register."""
+        return self.kernel.dtypes[register]
+
+    def comment(self, register: int) -> str:
+        """The user's name of what a register holds, so that no name can end the comment or the line."""
+        name = self.kernel.origin[register] if register < len(self.kernel.origin) else ""
+        return f"  // {shown(name)}" if name else ""
+
+    def result(self, accumulator: int, row: str) -> str:
+        """A finished reduction, rounded to its dtype."""
+        item = self.kernel.accumulators[accumulator]
+        ranks = "RANKS" if item.crosses else "1"
+        whole = f"combined<{fold_of(item.fn)}>(parts{accumulator}, {row}, a.a{accumulator}_rows, {ranks})"
+        count = f"a.piece_elements[{row}]" if item.per_piece else f"a.a{accumulator}_count"
+        return finished(item.fn, whole, count, item.dtype)
+
+    def expression(self, statement: k.Statement, *, lane: str = "0", at: str = "") -> str:
+        """What a register is set to; `lane` picks the element of a vector, `at` is its spot."""
+        match statement:
+            case k.Number(out=out, value=value):
+                return number(value, self.dtype(out))
+            case k.Argument(out=out, scalar=scalar):
+                return f"({register_type(self.dtype(out))})*a.s{scalar}"
+            case k.Apply(out=out, fn=fn, args=args):
+                return self._apply(out, fn, args)
+            case k.Convert(out=out, arg=arg):
+                return convert(f"r{arg}", self.dtype(arg), self.dtype(out))
+            case k.Call(out=out, expression=text, args=args):
+                return custom(text, tuple(f"r{r}" for r in args), self.dtype(out))
+            case k.Drop(out=out, arg=arg, p=p):
+                kind = self.dtype(out)
+                scale = number(1.0 / (1.0 - p), FP64 if kind == FP64 else FP32)
+                zero = number(0.0, FP64 if kind == FP64 else FP32)
+                return f"kept{out}[{lane}] ? {rounded_to(kind, f'r{arg} * {scale}')} : {zero}"
+            case k.Result(accumulator=accumulator):
+                row = self.row(accumulator, at)
+                wide = lane != "0" and len(self.folding.dims) - 1 in self.kept_runs(accumulator)
+                return self.result(accumulator, f"{row} + {lane}" if wide else row)
+        raise CodegenError(f"no CUDA form for {type(statement).__name__}", where=f"kernel {self.kernel.name!r}")
+
+    def _apply(self, out: int, fn: str, args: tuple[int, ...]) -> str:
+        kinds = tuple(self.dtype(r) for r in args)
+        return apply(fn, tuple(f"r{r}" for r in args), kinds, self.dtype(out))
+
+    def define(self, statement: k.Statement, **where: str) -> str:
+        """A register's definition, on one line."""
+        out = statement.out  # type: ignore[union-attr]
+        text = self.expression(statement, **where)
+        return f"const {register_type(self.dtype(out))} r{out} = {text};{self.comment(out)}"
+
+    # -- one vector ----------------------------------------------------------------------------------------------
+
+    def reads(self, body: Iterable[k.Statement]) -> Iterator[tuple[str, str]]:
+        """Declarations and statements of the loads of a body, for the vector `u`."""
+        for s in body:
+            if isinstance(s, k.Load):
+                kind, wide = C_TYPES[self.kernel.tensors[s.tensor].dtype], self.is_wide(s.tensor)
+                text = f"get(x{s.out}[u], {self.own(s.tensor)}{self.place(s.tensor, 'at[u]')});"
+                yield f"Pack<{kind}, {'V' if wide else '1'}> x{s.out}[U];", text
+            if isinstance(s, k.Combine):
+                kind, wide = C_TYPES[self.kernel.tensors[s.tensor].dtype], self.is_wide(s.tensor)
+                place = self.place(s.tensor, "at[u]")
+                peers = [f"[(RANK + {p}) % RANKS]" for p in range(self.kernel.space.ranks)]
+                text = "\n".join(f"fetch(x{s.out}[u]{p}, a.t{s.tensor}{p}{place});" for p in peers)
+                yield f"Pack<{kind}, {'V' if wide else '1'}> x{s.out}[U][RANKS];", text
+
+    def loaded(self, s: k.Load | k.Combine) -> str:
+        """The register of a load, from the vector that holds it."""
+        tensor = self.kernel.tensors[s.tensor]
+        lane = "j" if self.is_wide(s.tensor) else "0"
+        kind = register_type(self.dtype(s.out))
+        if isinstance(s, k.Load):
+            return f"const {kind} r{s.out} = up(x{s.out}[u].at[{lane}]);{self.comment(s.out)}"
+        step = combine_step(s.reduction, tensor.dtype)
+        text = f"up(x{s.out}[u][0].at[{lane}])"
+        for peer in range(1, self.kernel.space.ranks):
+            text = step(text, f"up(x{s.out}[u][{peer}].at[{lane}])")
+        return f"const {kind} r{s.out} = {rounded_to(tensor.dtype, text)};{self.comment(s.out)}"
+
+    def element(self, body: Iterable[k.Statement], skip: Sequence[k.Statement] = ()) -> Iterator[str]:
+        """The arithmetic at element `j` of the vector; stores go into packs, which are put away after the vector."""
+        for n, s in enumerate(body):
+            if s in skip:
+                continue
+            match s:
+                case k.Load() | k.Combine():
+                    yield self.loaded(s)
+                case k.Store() | k.StoreAll() | k.StoreTo():
+                    wide = self.is_wide(s.tensor)
+                    yield f"down(r{s.arg}, y{n}.at[j]);" if wide else f"if (j == 0) down(r{s.arg}, y{n}.at[0]);"
+                case k.Accumulate(accumulator=accumulator, arg=arg):
+                    item = self.kernel.accumulators[accumulator]
+                    value = contribution(item.fn, f"r{arg}", self.dtype(arg))
+                    yield f"sum{accumulator} = {fold_of(item.fn)}::of(sum{accumulator}, {value});"
+                case _:
+                    yield self.define(s, lane="j", at="at[u]")
+
+    def packs(self, body: Iterable[k.Statement]) -> Iterator[str]:
+        """What the stores of a vector gather in, and the masks of its dropouts."""
+        for n, s in enumerate(body):
+            if isinstance(s, STORES):
+                wide = self.is_wide(s.tensor)
+                yield f"Pack<{C_TYPES[self.kernel.tensors[s.tensor].dtype]}, {'V' if wide else '1'}> y{n};"
+            if isinstance(s, k.Drop):
+                steps = "".join(f" + at[u].c{r} * a.index_step[{r}]" for r in range(len(self.folding.dims)))
+                yield f"bool kept{s.out}[V];"
+                yield (
+                    f"keep<V>(kept{s.out}, a.index{steps}, {s.stream & 0xFFFF_FFFF_FFFF_FFFF:#x}ull, seed{s.seed}, "
+                    f"{keep_threshold(s.p)}ull);"
+                )
+
+    def writes(self, body: Iterable[k.Statement]) -> Iterator[str]:
+        """The stores of a vector. What is broadcast along a run is stored once, where the run begins."""
+        for n, s in enumerate(body):
+            if not isinstance(s, STORES):
+                continue
+            place = self.place(s.tensor, "at[u]")
+            absent = [f"at[u].c{r} == 0" for r, has in enumerate(self.folding.present[s.tensor]) if not has]
+            guard = f"if ({' && '.join(absent)}) " if absent else ""
+            if isinstance(s, k.StoreAll):
+                for peer in range(self.kernel.space.ranks):
+                    yield f"{guard}put(a.t{s.tensor}[(RANK + {peer}) % RANKS]{place}, y{n});"
+            else:
+                yield f"{guard}put({self.own(s.tensor)}{place}, y{n});"
