@@ -58,9 +58,7 @@ def predecessors(program: Program, name: str) -> Iterator[str]:
     yield from program.order.earlier.get(name, ())
 
 
-def _sorted_units(
-    program: Program, later: Mapping[str, Sequence[str]], unit_of: Mapping[str, str]
-) -> dict[str, int]:
+def _sorted_units(program: Program, later: Mapping[str, Sequence[str]], unit_of: Mapping[str, str]) -> dict[str, int]:
     """Place of every unit (a value, or what `unit_of` puts it in) in a topological order; empty where there is none."""
     after: dict[str, list[str]] = {}
     waits: dict[str, int] = {}
@@ -144,9 +142,7 @@ def hull(program: Program, names: Iterable[str]) -> set[str]:
     return _reach(start, lambda n: predecessors(program, n), lambda n: position[n] >= lowest and n in below)
 
 
-def _reach(
-    start: set[str], neighbours: Callable[[str], Iterator[str]], keep: Callable[[str], bool]
-) -> set[str]:
+def _reach(start: set[str], neighbours: Callable[[str], Iterator[str]], keep: Callable[[str], bool]) -> set[str]:
     """Everything that can be reached from `start` over nodes to `keep`."""
     found, stack = set(start), list(start)
     while stack:

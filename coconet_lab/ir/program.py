@@ -129,6 +129,13 @@ class Program:
 
         return order_graph(self)
 
+    @cached_property
+    def fused_position(self) -> Mapping[str, int]:
+        """Place of every value, fused group or overlap in an order where groups and overlaps run as one."""
+        from coconet_lab.ir.order import contracted_positions, fused_units
+
+        return contracted_positions(self, fused_units(self, overlaps=True))
+
     def names_taken(self) -> set[str]:
         """Every name of a value, fused group or overlap."""
         return {*self.ops, *self.fusion_named, *(overlap.name for overlap in self.overlaps)}

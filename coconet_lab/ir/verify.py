@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir import ops as o
+from coconet_lab.ir.group_rules import check_fusions
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.updates import storage_of
 
@@ -15,6 +16,7 @@ def verify(program: Program) -> None:
     _check_groups(program)
     _check_updates(program)
     _check_annotations(program)
+    check_fusions(program)
 
 
 def check_ranks(name: str, ranks: int, groups: int) -> None:

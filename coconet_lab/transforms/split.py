@@ -140,9 +140,7 @@ class Split(Transform):
     def _sent(self, program: Program, op: o.Send, dim: int) -> Halves:
         taken, source = program.names_taken(), next(op.sources)
         cut, part = fresh_name(f"{source}_part", taken), fresh_name(f"{op.name}_part", taken)
-        block = o.LocalSlice(
-            name=cut, operands=(source,), label=program.ops[source].label, site=op.site, dim=dim
-        )
+        block = o.LocalSlice(name=cut, operands=(source,), label=program.ops[source].label, site=op.site, dim=dim)
         moved = o.Send(name=part, operands=(cut,), label=op.label, site=op.site, offset=op.offset)
         # The gather runs in the target group, so it cannot stay in a fused group of this one.
         return Halves((block, moved, _gather(op, part)), (cut, part))

@@ -108,8 +108,11 @@ def test_dead_drops_what_only_dropped_values_read():
     before = cl.program("p", outputs=[cl.mul(whole, 2.0, name="y")], ranks=4)
     sliced = Reorder("whole", ("y",))(before)
     assert Dead().why_not(sliced).found.startswith("every value is read")
-    loose = before.edit({n: op for n, op in before.ops.items() if n != "y"} | {"y": before.ops["a"].__class__(
-        name="y", fn="Add", operands=before.ops["a"].operands)}, touched=["y"])
+    loose = before.edit(
+        {n: op for n, op in before.ops.items() if n != "y"}
+        | {"y": before.ops["a"].__class__(name="y", fn="Add", operands=before.ops["a"].operands)},
+        touched=["y"],
+    )
     after = Dead()(loose)
     assert list(after.ops) == ["x", "y"]
 
