@@ -1,4 +1,4 @@
-"""From a program to its Plan: buffers, launches, collectives and their order, known to the byte before anything runs."""
+"""From a program to its Plan: buffers, launches, collectives and their order, known to the byte before a run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from coconet_lab.ir import ops as o
+from coconet_lab.ir.groups import group_view
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.types import TensorType
-from coconet_lab.ir.updates import is_effect, updated_inputs
+from coconet_lab.ir.updates import updated_inputs
 from coconet_lab.kernels.kernel import Combine, StoreAll, StoreTo
 from coconet_lab.kernels.lower_entries import Lowering, scalars_entry
 from coconet_lab.kernels.lower_memory import Memory
 from coconet_lab.kernels.lower_order import Unit, forwarded, units_in_order, with_dependencies
 from coconet_lab.kernels.lower_overlap import Channels, lower_overlap
-from coconet_lab.kernels.lower_region import Unfit
+from coconet_lab.kernels.lower_region import UnfitError
 from coconet_lab.kernels.plan import AnyEntry, Buffer, Launch, Plan, Slot
 
 Tagged = tuple[AnyEntry, str]
@@ -67,12 +68,12 @@ def lower_unit(lowering: Lowering, unit: Unit, own_kernel: bool = False) -> list
     """The entries of an operation or a fused group; a group that is no single kernel runs operation by operation."""
     program, memory = lowering.program, lowering.memory
     if unit.name in program.fusion_named:
-        members = frozenset(unit.members)
-        written = tuple(name for name in unit.members if _is_written(program, name, members))
+        view = group_view(program, unit.name)
+        written = tuple(name for name in view.written if name not in memory.host)
         before = dict(memory.slots), dict(memory.buffers)
         try:
             return lowering.launch(unit.name, unit.members, written)
-        except Unfit:
+        except UnfitError:
             memory.slots, memory.buffers = before
             return [entry for name in unit.members for entry in lowering.entries_of(name)]
     return [e for name in unit.members for e in lowering.entries_of(name, own_kernel=own_kernel)]
@@ -82,10 +83,6 @@ def _members(program: Program, memory: Memory, stage: str) -> tuple[str, ...]:
     fusion = program.fusion_named.get(stage)
     names = fusion.members if fusion else (stage,)
     return tuple(sorted((n for n in names if n not in memory.host), key=program.position.__getitem__))
-
-
-def _is_written(program: Program, name: str, members: frozenset[str]) -> bool:
-    return name in program.outputs or is_effect(program, name) or not members.issuperset(program.readers[name])
 
 
 def _stored_scalars(program: Program, memory: Memory) -> list[str]:
@@ -141,9 +138,9 @@ def _lives(buffers: Mapping[str, Buffer], entries: tuple[AnyEntry, ...], results
     for name, buffer in buffers.items():
         given = buffer.role in ("input", "state")
         if name in touched or given or name in kept:
-            at = touched.get(name, [0])
-            first = 0 if given else at[0]
-            end = last if name in kept or buffer.role == "state" else at[-1]
+            uses = touched.get(name, [0])
+            first = 0 if given else uses[0]
+            end = last if name in kept or buffer.role == "state" else uses[-1]
             found[name] = replace(buffer, first=first, last=end, symmetric=name in symmetric)
     return found
 

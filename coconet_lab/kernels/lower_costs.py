@@ -57,7 +57,7 @@ def elements(param: k.TensorParam, space: k.Space, extents: Sequence[int]) -> in
 
 
 def kernel_cost(kernel: k.Kernel, chunk: Chunk | None = None) -> Cost:
-    """Every load and store of every phase; what peers' memory is read for comes over the link, as what they read of ours."""
+    """Every load and store of every phase; over the link goes what peers read of ours, as much as we read of theirs."""
     space, ranks = kernel.space, kernel.space.ranks
     extents = walked(space, chunk)
     count = math.prod(extents)

@@ -32,7 +32,7 @@ class Lowering:
         return tuple(range(self.program.groups)) if kind.group is None else (kind.group,)
 
     def entries_of(self, name: str, *, own_kernel: bool = False) -> list[AnyEntry]:
-        """What runs for one operation; with `own_kernel`, collectives become kernels of ours, which can be cut in chunks."""
+        """What runs for one operation; with `own_kernel`, collectives become kernels of ours, which chunks can cut."""
         op = self.program.ops[name]
         match op:
             case o.LocalSlice() if name not in self.memory.copied:
@@ -48,7 +48,9 @@ class Lowering:
             case o.AllToAll():
                 return [self.collective(op) if self._is_contiguous(op) else self.library(op)]
             case o.AllReduce() | o.ReduceScatter() | o.AllGather():
-                return self.launch(name, (name,), (name,)) if own_kernel or not self._is_contiguous(op) else [self.collective(op)]
+                if own_kernel or not self._is_contiguous(op):
+                    return self.launch(name, (name,), (name,))
+                return [self.collective(op)]
             case o.Send() if not own_kernel and self._is_packed(source_of(op)):
                 return self.transfer(op)
             case _:
@@ -56,7 +58,9 @@ class Lowering:
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 
-    def launch(self, name: str, members: tuple[str, ...], written: tuple[str, ...], region: Region | None = None) -> list[AnyEntry]:
+    def launch(
+        self, name: str, members: tuple[str, ...], written: tuple[str, ...], region: Region | None = None
+    ) -> list[AnyEntry]:
         """One kernel for `members`, and what waits for it on the ranks of other groups."""
         made = KernelBuilder(self.memory, name, members, written, region).build()
         kind = self._kind_of_ranks(members or written)
@@ -66,7 +70,8 @@ class Lowering:
         meetings = [Sync("barrier")] if made.kernel.opens else []
         meetings += [Sync("barrier", "pair", partner=partner) for partner in dict.fromkeys(p for _, p in partners)]
         entry = Launch(
-            name=name, ops=members or written, groups=groups, kernel=made.kernel, tensors=made.slots, scalars=made.scalars,
+            name=name, ops=members or written, groups=groups,
+            kernel=made.kernel, tensors=made.slots, scalars=made.scalars,
             reads=tuple(made.slots[at].buffer for at in read), writes=tuple(made.slots[at].buffer for at in stored),
             opens=tuple(meetings), closes=tuple(meetings), **as_fields(kernel_cost(made.kernel)),
         )  # fmt: skip

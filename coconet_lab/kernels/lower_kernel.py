@@ -11,7 +11,7 @@ from coconet_lab.ir.types import TensorType
 from coconet_lab.kernels import kernel as k
 from coconet_lab.kernels.lower_memory import Memory, source_of
 from coconet_lab.kernels.lower_phases import PhasePlanner, check_fits
-from coconet_lab.kernels.lower_region import Region, Unfit, region_of
+from coconet_lab.kernels.lower_region import Region, UnfitError, region_of
 from coconet_lab.kernels.plan import Slot
 
 
@@ -58,12 +58,17 @@ class KernelBuilder:
 
     Raises
     ------
-    Unfit
+    UnfitError
         The members are no single kernel.
     """
 
     def __init__(
-        self, memory: Memory, name: str, members: tuple[str, ...], written: tuple[str, ...], region: Region | None = None
+        self,
+        memory: Memory,
+        name: str,
+        members: tuple[str, ...],
+        written: tuple[str, ...],
+        region: Region | None = None,
     ) -> None:
         self.memory, self.program, self.name = memory, memory.program, name
         self.ranks = memory.program.group_ranks
@@ -80,8 +85,9 @@ class KernelBuilder:
     def build(self) -> Made:
         """The kernel."""
         phases = []
-        for self.phase in range(self.phases.count):
-            phases.append(self._phase())
+        for phase in range(self.phases.count):
+            self.phase = phase
+            phases.append(self._statements())
         text = self.text
         peers = any(isinstance(s, k.Combine | k.StoreAll) for p in phases for s in (*p.uniform, *p.body))
         kernel = k.Kernel(
@@ -100,7 +106,7 @@ class KernelBuilder:
         sends = tuple(n for n in self.phases.stores if isinstance(self.program.ops[n], o.Send))
         return Made(kernel, tuple(text.slots), tuple(text.scalars), sends)
 
-    def _phase(self) -> k.Phase:
+    def _statements(self) -> k.Phase:
         text, level = self.text, self.phases.level
         text.uniform, text.body, text.last, text.last_uniform, text.registers = [], [], [], [], {}
         for at, name in enumerate(self.phases.reductions):
@@ -171,7 +177,7 @@ class KernelBuilder:
             case o.Custom():
                 place.append(k.Call(out, op.operator.expression or "", args))
             case _:
-                raise Unfit(f"{op.kind} is no part of a kernel")
+                raise UnfitError(f"{op.kind} is no part of a kernel")
         return out
 
     def _arguments(self, op: o.Op, pieces: bool) -> tuple[int, ...]:
@@ -194,7 +200,7 @@ class KernelBuilder:
 
     def _scalar(self, name: str) -> int:
         if name not in self.memory.host:
-            raise Unfit(f"{name!r} is no argument")
+            raise UnfitError(f"{name!r} is no argument")
         if name not in self.text.scalars:
             self.text.scalars.append(name)
         return self.text.scalars.index(name)
@@ -208,14 +214,14 @@ class KernelBuilder:
         if not known:
             placement = self.memory.placement(slot)
             if placement == "block" and not self.region.is_cut(slot.type):
-                raise Unfit(f"{name!r} is a block of another index space")
+                raise UnfitError(f"{name!r} is a block of another index space")
             text.slots.append(slot)
             text.tensors.append(k.TensorParam(name, slot.type.dtype, slot.type.shape, placement, peers, written))
             return len(text.slots) - 1
         at = known[0]
         param = text.tensors[at]
         if param.shape != slot.type.shape or param.dtype != slot.type.dtype:
-            raise Unfit(f"{name!r} shares the memory of another type")
+            raise UnfitError(f"{name!r} shares the memory of another type")
         text.tensors[at] = replace(param, peers=param.peers or peers, written=param.written or written)
         if text.slots[at].type.layout.is_sliced and not slot.type.layout.is_sliced:
             text.slots[at] = slot
@@ -223,7 +229,7 @@ class KernelBuilder:
 
     def _load(self, name: str, slot: Slot, place: list[k.Statement]) -> int:
         if self.overwritten.get(slot.buffer, name) != name:
-            raise Unfit(f"{name!r} is overwritten before it is read again")
+            raise UnfitError(f"{name!r} is overwritten before it is read again")
         tensor = self._tensor(name, slot)
         out = self._register(slot.type.dtype, name)
         place.append(k.Load(out, tensor))
@@ -236,7 +242,7 @@ class KernelBuilder:
         register = self.value(source_of(op) if gathers or sends else name, pieces)
         tensor = self._tensor(name, self.memory.home(name), peers=gathers or sends, written=True)
         if sends and self.region.is_cut(kind) and not kind.layout.is_sliced:
-            raise Unfit(f"{name!r} is sent whole where a rank walks its block")
+            raise UnfitError(f"{name!r} is sent whole where a rank walks its block")
         place = self.text.last_uniform if pieces or self.region.is_uniform(kind) else self.text.last
         form = k.StoreAll if gathers else k.StoreTo if sends else k.Store
         place.append(form(tensor, register))
@@ -270,10 +276,10 @@ class KernelBuilder:
         combined = {s.tensor for s in kernel.statements() if isinstance(s, k.Combine)}
         for at, tensor in enumerate(kernel.tensors):
             if tensor.written and at in combined:
-                raise Unfit(f"{tensor.value!r} is overwritten while other ranks read it")
+                raise UnfitError(f"{tensor.value!r} is overwritten while other ranks read it")
             shared = not self.region.is_full(self.text.slots[at].type) and not self.region.is_point
             if tensor.written and at in loaded and shared and self.text.slots[at] not in self.found.values():
-                raise Unfit(f"{tensor.value!r} is overwritten while other elements read it")
+                raise UnfitError(f"{tensor.value!r} is overwritten while other elements read it")
 
 
 def operand_dtype(memory: Memory, op: o.Op) -> DType:

@@ -1,4 +1,4 @@
-"""In which order the parts of a program run: its operations, fused groups and overlaps, and what each entry waits for."""
+"""In which order operations, fused groups and overlaps run, and what each entry waits for."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def units_in_order(program: Program, host: frozenset[str]) -> list[Unit]:
         stuck = next(unit for unit, count in waits.items() if count)
         raise ProgramError(
             f"no order runs {stuck!r} after all it needs",
-            rule="a reader of a tensor runs before the update of it, and groups run as one [design of the order graph]",
+            rule="a reader of a tensor runs before the update of it, and groups run as one [paper §3.3]",
             where=f"program {program.name!r}",
             hint="cl.copy(the tensor) before the update",
         )
@@ -73,7 +73,7 @@ def _edges(program: Program) -> Iterator[tuple[str, str]]:
 
 
 def forwarded(program: Program, memory: Memory, order: Sequence[Unit]) -> dict[str, str]:
-    """Values whose kernels write straight into the tensor they update: nobody else reads them, nor the old value later."""
+    """Values whose kernels write straight into the tensor they update: nobody else reads them, or it later on."""
     place = {member: at for at, unit in enumerate(order) for member in unit.members}
     alone = {unit.members[0] for unit in order if len(unit.members) == 1 and unit.name == unit.members[0]}
     found: dict[str, str] = {}

@@ -75,7 +75,9 @@ def _chunk_dim(lowering: Lowering, lowered: Sequence[Sequence[AnyEntry]], chunks
     made = {name for entries in lowered for entry in entries for name in entry.ops}
     walks = [_walk(lowering, e, made) for entries in lowered for e in entries if not isinstance(e, Arrive)]
     whole = [walk for walk in walks if walk is not None]
-    if chunks < 2 or not whole or len(whole) < len(walks) or any(w.shape != whole[0].shape and not _like(w, whole[0]) for w in whole):
+    if chunks < 2 or not whole or len(whole) < len(walks) or not all(_like(w, whole[0]) for w in whole):
+        return None
+    if _overwrites(lowered):
         return None
     free: list[tuple[int, int]] = []
     sliced: list[tuple[int, int]] = []
@@ -94,13 +96,14 @@ def _chunk_dim(lowering: Lowering, lowered: Sequence[Sequence[AnyEntry]], chunks
 
 
 def _like(a: _Walk, b: _Walk) -> bool:
-    return len(a.shape) == len(b.shape) and not a.is_list and not b.is_list
+    return a.shape == b.shape or (len(a.shape) == len(b.shape) and not a.is_list and not b.is_list)
 
 
 def _walk(lowering: Lowering, entry: AnyEntry, made: set[str]) -> _Walk | None:
     if isinstance(entry, Launch):
         space = entry.kernel.space
-        refused = {d for a in entry.kernel.accumulators for d in (range(len(space.shape)) if a.dims is None else a.dims)}
+        every = range(len(space.shape))
+        refused = {d for a in entry.kernel.accumulators for d in (every if a.dims is None else a.dims)}
         return _Walk(space.shape, walked(space), space.dim, frozenset(refused), bool(space.pieces))
     if isinstance(entry, Library):
         kind = entry.target.type
@@ -108,8 +111,8 @@ def _walk(lowering: Lowering, entry: AnyEntry, made: set[str]) -> _Walk | None:
         first, second = [name in made for name in (*entry.op.sources, "")][:2]
         match entry.op:
             case o.MatMul():
-                # A chunk of columns needs all of A, a chunk of rows all of B.
-                allowed = set(range(rank - (1 if first else 0))) if not second else {rank - 1} - ({rank - 1} if first else set())
+                # A chunk of rows needs all of B, a chunk of columns all of A.
+                allowed = (set() if second else set(range(rank - 1))) | (set() if first else {rank - 1})
             case o.Conv():
                 allowed = set() if second else {0}
             case _:
@@ -117,6 +120,28 @@ def _walk(lowering: Lowering, entry: AnyEntry, made: set[str]) -> _Walk | None:
         extents = kind.stored_shape(lowering.program.group_ranks)
         return _Walk(kind.shape, extents, kind.layout.dim, frozenset(set(range(rank)) - allowed), False)
     return None
+
+
+def _overwrites(lowered: Sequence[Sequence[AnyEntry]]) -> bool:
+    """Whether a stage overwrites what another chunk of an earlier stage may still read."""
+    earlier: list[AnyEntry] = []
+    for entries in lowered:
+        for entry in entries:
+            for buffer in {b for other in earlier for b in other.reads} & set(entry.writes):
+                readers = [other for other in earlier if buffer in other.reads]
+                if not all(_by_element(other, buffer) for other in (*readers, entry)):
+                    return True
+        earlier += entries
+    return False
+
+
+def _by_element(entry: AnyEntry, buffer: str) -> bool:
+    """Whether each element of a chunk touches the same element of this rank's own copy, and no other."""
+    if not isinstance(entry, Launch) or buffer in _through(entry, Combine) | _through(entry, StoreAll):
+        return False
+    kernel = entry.kernel
+    found = (param for slot, param in zip(entry.tensors, kernel.tensors) if slot.buffer == buffer)
+    return all(param.shape == kernel.space.shape for param in found)
 
 
 def _spans(lowering: Lowering, lowered: Sequence[Sequence[AnyEntry]], made: set[str], dim: int, walk: _Walk) -> bool:
@@ -180,7 +205,8 @@ def _through(entry: AnyEntry, form: type) -> set[str]:
     """Buffers that a launch reaches on other ranks by statements of this form."""
     if not isinstance(entry, Launch):
         return set()
-    return {entry.tensors[s.tensor].buffer for s in entry.kernel.statements() if isinstance(s, form)}
+    moving = (s for s in entry.kernel.statements() if isinstance(s, Combine | StoreAll | StoreTo))
+    return {entry.tensors[s.tensor].buffer for s in moving if isinstance(s, form)}
 
 
 def _cut(
@@ -216,7 +242,7 @@ def _meet(kind: str, other: AnyEntry, signal: _Signal, chunk: Chunk) -> Sync:
 
 
 def _barriers(entry: AnyEntry, flat: Sequence[AnyEntry], chunk: Chunk) -> tuple[tuple[Sync, ...], tuple[Sync, ...]]:
-    """The first chunk begins when peers' buffers are free or filled, the last ends when no peer reads or stores any more."""
+    """The first chunk begins when peers' buffers are free or filled; the last ends when no peer needs ours any more."""
     opens = entry.opens if chunk.index == 0 else ()
     closes = entry.closes if chunk.index == chunk.count - 1 else ()
     made_here = {buffer for other in flat for buffer in other.writes}

@@ -9,7 +9,7 @@ from coconet_lab.ir import ops as o
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.updates import is_in_place_gather
 from coconet_lab.kernels.lower_memory import Memory, source_of
-from coconet_lab.kernels.lower_region import Region, Unfit
+from coconet_lab.kernels.lower_region import Region, UnfitError
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,31 +153,31 @@ class PhasePlanner:
 
 
 def check_fits(memory: Memory, region: Region, members: tuple[str, ...], written: tuple[str, ...]) -> None:
-    """Raise Unfit where `members` are no one kernel: what the fuse step refuses, and what the kernel IR cannot say."""
+    """Raise UnfitError where `members` are no single kernel, by the fuse step's rules or the kernel IR's means."""
     program, inside = memory.program, frozenset(members)
     for name in members:
         op, kind = program.ops[name], program.types[name]
         if isinstance(op, o.AllReduce | o.ReduceScatter) and source_of(op) in inside:
-            raise Unfit(f"{name!r} combines what the same kernel computes")
+            raise UnfitError(f"{name!r} combines what the same kernel computes")
         if isinstance(op, o.Dropout) and not region.is_full(kind):
-            raise Unfit(f"{name!r} drops out of a smaller index space")
+            raise UnfitError(f"{name!r} drops out of a smaller index space")
         if isinstance(op, o.Reduction):
             _check_reduction(program.types[source_of(op)], region, name)
         if op.is_collective and region.is_uniform(kind):
-            raise Unfit(f"{name!r} moves one element beside an index space")
+            raise UnfitError(f"{name!r} moves one element beside an index space")
         if any(s in inside and isinstance(program.ops[s], o.AllGather | o.Send) for s in op.sources):
-            raise Unfit(f"{name!r} reads what the other ranks send")
+            raise UnfitError(f"{name!r} reads what the other ranks send")
         if not _has_form(op):
-            raise Unfit(f"{op.kind} is no part of a kernel")
+            raise UnfitError(f"{op.kind} is no part of a kernel")
         if region.dim is not None and kind.layout.is_local:
-            raise Unfit(f"{name!r} is Local in a sliced index space")
+            raise UnfitError(f"{name!r} is Local in a sliced index space")
         if name in written and region.is_cut(kind) and kind.layout.is_replicated and not isinstance(op, o.AllGather):
-            raise Unfit(f"{name!r} is wanted whole where a rank walks its block")
+            raise UnfitError(f"{name!r} is wanted whole where a rank walks its block")
 
 
 def _check_reduction(source: object, region: Region, name: str) -> None:
     if not region.is_full(source):  # type: ignore[arg-type]
-        raise Unfit(f"{name!r} reduces a smaller index space")
+        raise UnfitError(f"{name!r} reduces a smaller index space")
 
 
 def _has_form(op: o.Op) -> bool:

@@ -12,7 +12,7 @@ from coconet_lab.kernels.kernel import Space
 from coconet_lab.kernels.lower_memory import source_of
 
 
-class Unfit(Exception):
+class UnfitError(Exception):
     """These operations are no single kernel; they are lowered one by one."""
 
 
@@ -68,13 +68,13 @@ def region_of(program: Program, members: Iterable[str]) -> Region:
 
     Raises
     ------
-    Unfit
+    UnfitError
         Two different lists, or two sliced dims.
     """
     kinds = [kind for member in members for kind in _walked(program, member)]
     lists = {(kind.pieces, kind.bucket, kind.shape) for kind in kinds if kind.is_list}
     if len(lists) > 1:
-        raise Unfit("two lists")
+        raise UnfitError("two lists")
     if lists:
         ((pieces, bucket, shape),) = lists
         kinds = [kind for kind in kinds if not kind.per_piece]
@@ -82,7 +82,7 @@ def region_of(program: Program, members: Iterable[str]) -> Region:
         pieces, bucket, shape = (), BUCKET_ELEMENTS, _broadcast([kind.shape for kind in kinds])
     dims = {(kind.layout.dim or 0) + len(shape) - len(kind.shape) for kind in kinds if kind.layout.is_sliced}
     if len(dims) > 1:
-        raise Unfit("two sliced dims")
+        raise UnfitError("two sliced dims")
     return Region(shape, next(iter(dims), None), pieces, bucket)
 
 

@@ -113,7 +113,7 @@ class Entry:
     stream : int
         0 computes; overlapped communication has streams of its own.
     after : tuple of int
-        Indices of the entries it needs, on the same rank.
+        Indices of the entries it needs, on the same rank: those of them that this rank runs.
     reads, writes : tuple of str
         Buffers.
     bytes_read, bytes_written : int
