@@ -1,0 +1,186 @@
+"""The memory of one rank for a Plan: its buffers, and the addresses that kernels get."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from coconet_lab.ir.rounding import poison
+from coconet_lab.ir.types import Range, TensorType, block_range
+from coconet_lab.kernels.kernel import Kernel
+from coconet_lab.kernels.plan import Buffer, Launch, Plan, Slot
+from coconet_lab.kernels.signals import PAD_LINE, pad_bytes
+from coconet_lab.run.world import SharedBuffer, World
+
+Array = np.ndarray[Any, Any]
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This rank in its Plan.
+
+    Parameters
+    ----------
+    rank : int
+        Of all ranks.
+    group, index : int
+        Its process group, and its rank within it.
+    ranks : int
+        Ranks of a group.
+    """
+
+    rank: int
+    group: int
+    index: int
+    ranks: int
+
+    def members(self, group: int) -> range:
+        """The ranks of a process group; of this rank's own where a value lives in every group (-1)."""
+        chosen = self.group if group < 0 else group
+        return range(chosen * self.ranks, (chosen + 1) * self.ranks)
+
+    def holds(self, group: int) -> bool:
+        """Whether this rank has the buffers of a group."""
+        return group in (-1, self.group)
+
+
+class Memory:
+    """Buffers as arrays. Everything that peers reach lies in one symmetric allocation, at equal offsets on all ranks.
+
+    Parameters
+    ----------
+    plan : Plan
+    world : World
+    place : Place
+    """
+
+    def __init__(self, plan: Plan, world: World, place: Place) -> None:
+        self.plan, self.place = plan, place
+        self._offsets: dict[str, int] = {}
+        size = 0
+        for key, nbytes in _symmetric_parts(plan, place.ranks):
+            self._offsets[key] = size
+            size += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        self._shared: SharedBuffer = world.allocate(size)
+        self.arrays = {name: self._array(buffer) for name, buffer in plan.buffers.items() if place.holds(buffer.group)}
+        self._scratch: list[Array] = []
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self.arrays = {}
+        self._shared.free()
+
+    def _array(self, buffer: Buffer) -> Array:
+        shape = stored_shape(buffer, self.place.ranks)
+        nbytes = math.prod(shape) * buffer.type.dtype.itemsize
+        if buffer.symmetric:
+            start = self._offsets[buffer.name]
+            raw = self._shared.local[start : start + nbytes]
+        else:
+            raw = _aligned(nbytes)
+        return raw.view(buffer.type.dtype.numpy).reshape(shape)
+
+    def view(self, slot: Slot) -> Array:
+        """This rank's part of a value, in place."""
+        buffer, array = self.plan.buffers[slot.buffer], self.arrays[slot.buffer]
+        ranges = slot.type.ranges(self.place.index, self.place.ranks)
+        if buffer.placement == "block":
+            return array[tuple(slice(0, stop - start) for start, stop in ranges)]
+        return array[tuple(slice(start, stop) for start, stop in ranges)]
+
+    def ranges(self, kind: TensorType) -> tuple[Range, ...]:
+        """The part of each dim of a value that this rank has."""
+        return kind.ranges(self.place.index, self.place.ranks)
+
+    def poison(self, *roles: str) -> None:
+        """Fill the buffers of these roles with what shows in every result it gets into."""
+        for name, array in self.arrays.items():
+            buffer = self.plan.buffers[name]
+            if buffer.role in roles:
+                array.fill(poison(buffer.type.dtype))
+
+    # -- addresses ------------------------------------------------------------------------------------------------
+
+    def pads(self, kind: str, group: int = -1) -> Array:
+        """Base addresses of the signal pads of a group's ranks; `kind`: "barrier", "pair" or "signal"."""
+        return self._shared.addresses[list(self.place.members(group))] + self._offsets[f"{kind} pads"]
+
+    def pointers(self, entry_index: int, launch: Launch) -> Array:
+        """The table of addresses of one launch (see `kernels.numba_printer`)."""
+        kernel = launch.kernel
+        table = np.zeros((len(kernel.tensors) + len(kernel.accumulators), self.place.ranks), np.int64)
+        for row, slot in enumerate(launch.tensors):
+            buffer = self.plan.buffers[slot.buffer]
+            if buffer.symmetric:
+                members = list(self.place.members(buffer.group))
+                table[row] = self._shared.addresses[members] + self._offsets[buffer.name]
+            elif slot.buffer in self.arrays:
+                table[row, self.place.index] = self.arrays[slot.buffer].ctypes.data
+        for at, accumulator in enumerate(kernel.accumulators):
+            row = len(kernel.tensors) + at
+            if accumulator.crosses:
+                own = self._shared.addresses[list(self.place.members(self.place.group))]
+                table[row] = own + self._offsets[_scratch_key(entry_index, at)]
+            else:
+                scratch = _aligned(24 * accumulator_elements(kernel, at))
+                self._scratch.append(scratch)
+                table[row, self.place.index] = scratch.ctypes.data
+        return table
+
+
+def stored_shape(buffer: Buffer, ranks: int) -> tuple[int, ...]:
+    """The shape a buffer has on every rank of its group."""
+    return buffer.type.stored_shape(ranks) if buffer.placement == "block" else buffer.type.shape
+
+
+def accumulator_elements(kernel: Kernel, at: int) -> int:
+    """How many results a reduction of a kernel has."""
+    accumulator, shape = kernel.accumulators[at], kernel.space.shape
+    if accumulator.per_piece:
+        return len(kernel.space.pieces)
+    return 1 if accumulator.dims is None else math.prod(n for d, n in enumerate(shape) if d not in accumulator.dims)
+
+
+def run_time_extents(kernel: Kernel) -> Array:
+    """The extents of a kernel's space; for lists also where each rank's block and each tensor starts, and the end."""
+    space = kernel.space
+    if not space.pieces:
+        return np.array(space.shape, np.int64)
+    starts = [0]
+    for piece in space.pieces:
+        starts.append(starts[-1] + math.prod(piece))
+    buckets = [at for a, b in pairwise(starts) for at in range(a, b, space.bucket)] + [starts[-1]]
+    borders = [buckets[block_range(len(buckets) - 1, rank, space.ranks)[0]] for rank in range(space.ranks)]
+    return np.array([starts[-1], *borders, starts[-1], *starts], np.int64)
+
+
+def _symmetric_parts(plan: Plan, ranks: int) -> Iterator[tuple[str, int]]:
+    """Everything peers reach, by name and bytes: the same on all ranks."""
+    yield "barrier pads", pad_bytes(ranks)
+    yield "pair pads", pad_bytes(plan.groups)
+    yield "signal pads", PAD_LINE * max(plan.channels, 1) * plan.ranks
+    for buffer in plan.buffers.values():
+        if buffer.symmetric:
+            yield buffer.name, math.prod(stored_shape(buffer, ranks)) * buffer.type.dtype.itemsize
+    for index, entry in enumerate(plan.entries):
+        if isinstance(entry, Launch):
+            for at, accumulator in enumerate(entry.kernel.accumulators):
+                if accumulator.crosses:
+                    yield _scratch_key(index, at), 24 * accumulator_elements(entry.kernel, at)
+
+
+def _scratch_key(entry_index: int, accumulator: int) -> str:
+    return f"scratch {entry_index} {accumulator}"
+
+
+def _aligned(nbytes: int) -> Array:
+    """Zeroed bytes that begin at a cache line."""
+    raw = np.zeros(nbytes + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + nbytes]
