@@ -66,6 +66,7 @@ from coconet_lab.lang.compute import (
 )
 from coconet_lab.lang.custom import operator
 from coconet_lab.lang.value import Value, scope
+from coconet_lab.schedule.schedule import Schedule
 
 __version__ = "0.1.0"
 
@@ -92,6 +93,7 @@ __all__ = [
     "RankError",
     "Refusal",
     "Replicated",
+    "Schedule",
     "Sliced",
     "TensorType",
     "ToolError",

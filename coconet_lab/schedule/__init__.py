@@ -1,0 +1,1 @@
+"""A program and the steps taken on it: replayed, undone, compared, written down, proven."""

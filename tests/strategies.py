@@ -1,0 +1,134 @@
+"""Random programs and random steps for property tests."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+import coconet_lab as cl
+from coconet_lab.schedule.kinds import KINDS, make_step
+from coconet_lab.transforms.moves import legal_moves
+
+UNARY = [cl.abs, cl.neg, cl.relu, cl.copy, lambda x: x * 2, lambda x: 1 - x, lambda x: x * (1 / cl.GROUP.size)]
+BINARY = [cl.add, cl.sub, cl.mul, cl.maximum, lambda a, b: cl.where(a > b, a, b)]
+REDUCTIONS = [cl.sum, cl.max, cl.norm]
+
+
+@st.composite
+def shapes(draw, ranks):
+    """One-dimensional of any size, or with more dims of which one divides among the ranks."""
+    if draw(st.booleans()):
+        return (draw(st.integers(1, 9)),)
+    return (ranks * draw(st.integers(1, 2)), draw(st.integers(1, 3)))
+
+
+@st.composite
+def inputs(draw, ranks):
+    """Two Local tensors, two Replicated ones of their shape, a row of it, and a scalar."""
+    shape, dtype = draw(shapes(ranks)), draw(st.sampled_from([cl.FP32, cl.FP16, cl.FP64]))
+    found = [cl.tensor(name, dtype, shape, cl.Local) for name in ("g", "h")]
+    found += [cl.tensor(name, dtype, shape, cl.Replicated) for name in ("w", "v")]
+    found.append(cl.tensor("row", dtype, shape[-1:], cl.Replicated))
+    found.append(cl.scalar("lr", dtype, low=-2, high=2))
+    return found
+
+
+@st.composite
+def programs(draw, max_ops=8):
+    """A program of up to `max_ops` random operations over all layouts, with updates among them, and its outputs."""
+    ranks = draw(st.sampled_from([1, 2, 3, 4]))
+    pool = draw(inputs(ranks))
+    updatable = [value for value in pool if value.name in ("w", "v")]
+    made = [cl.all_reduce(pool[0], name="total")]
+    made.append(draw(st.sampled_from(BINARY))(made[0], draw(st.sampled_from(pool[2:]))))
+    pool += made
+    for _ in range(draw(st.integers(3, max_ops))):
+        value = draw(operations(pool, updatable))
+        if value is not None:
+            pool.append(value)
+            made.append(value)
+    outputs = _joined(made[-1], made[1], updatable if draw(st.booleans()) else [])
+    more = draw(st.lists(st.sampled_from(made), max_size=1))
+    return cl.program("random", outputs=list(dict.fromkeys([*outputs, *more])), ranks=ranks)
+
+
+def _joined(last, first, updatable):
+    """Outputs that depend on the AllReduce, so that there is something to transform; an update where one fits."""
+    outputs = [last, first]
+    try:
+        outputs = [cl.add(last, first)]
+        if not updatable:
+            return outputs
+        value = cl.update(updatable[0], outputs[0])
+        return [cl.all_gather(value) if value.layout.is_sliced else value]
+    except cl.LayoutError:
+        return outputs
+
+
+@st.composite
+def operations(draw, pool, updatable):
+    """One more value over those of `pool`, or None where the operation drawn does not take the values drawn."""
+    kind = draw(
+        st.sampled_from(["unary", "binary", "binary", "binary", "collective", "dropout", "reduction", "update"])
+    )
+    # The newest values most often, so that programs are deep.
+    x = pool[-1 - min(draw(st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6])), len(pool) - 1)]
+    try:
+        if kind == "unary":
+            return draw(st.sampled_from(UNARY))(x)
+        if kind == "binary":
+            return draw(st.sampled_from(BINARY))(x, draw(st.sampled_from(pool)))
+        if kind == "collective":
+            return _communicated(x, draw(st.integers(0, 2)))
+        if kind == "dropout":
+            return cl.dropout(x, 0.25)
+        if kind == "reduction":
+            return draw(st.sampled_from(REDUCTIONS))(x)
+        return _updated(x, pool, updatable)
+    except cl.LayoutError:
+        return None
+
+
+def _communicated(x, choice):
+    if x.layout.is_local:
+        dim = 0
+        return (cl.all_reduce(x), cl.all_gather(cl.reduce_scatter(x, dim)), cl.reduce_scatter(x, dim))[choice]
+    return cl.all_gather(x) if x.layout.is_sliced else None
+
+
+def _updated(x, pool, updatable):
+    """The old value leaves the pool: nothing below its update may read it."""
+    if not updatable or x is updatable[-1]:
+        return None
+    target = updatable[-1]
+    value = cl.update(target, x)
+    updatable.remove(target)
+    pool.remove(target)
+    return cl.all_gather(value) if value.layout.is_sliced else value
+
+
+@st.composite
+def legal_steps(draw, program):
+    """One of the legal moves, those that change operations more often; None where there is none."""
+    kinds = {}
+    for step in legal_moves(program):
+        kinds.setdefault(step.kind, []).append(step)
+    if not kinds:
+        return None
+    weighted = [kind for kind in sorted(kinds) for _ in range(1 if kind in ("fuse", "overlap") else 4)]
+    return draw(st.sampled_from(kinds[draw(st.sampled_from(weighted))]))
+
+
+@st.composite
+def any_steps(draw, program):
+    """A step with random targets: most are illegal."""
+    names = st.sampled_from([*program.ops, *program.fusion_named, *(v.name for v in program.overlaps)])
+    kind = draw(st.sampled_from(list(KINDS)))
+    some = draw(st.lists(names, min_size=1, max_size=3, unique=True))
+    if kind == "split":
+        dim, into = draw(st.sampled_from([None, 0, 1])), draw(st.sampled_from(["rs_ag", "reduce_broadcast"]))
+        return make_step(program, kind, some[:1], {"dim": dim, "into": into})
+    if kind == "reorder":
+        return make_step(program, kind, some[:1], {"past": draw(st.lists(names, min_size=1, max_size=2))})
+    if kind == "dead":
+        return make_step(program, kind, [], {"name": draw(st.none() | names)})
+    return make_step(program, kind, some, {})
