@@ -158,18 +158,21 @@ class _Printer:
     # -- phases --------------------------------------------------------------------------------------------------
 
     def element_body(self, n: int) -> tuple[k.Statement, ...]:
-        """The statements at every element: without the stores of one element a tensor of a list."""
+        """The statements at every element."""
         body = self.kernel.phases[n].body
-        roots = [s for s in body if isinstance(s, k.Accumulate) or (isinstance(s, STORES) and not self._by_piece(s))]
-        return needed(body, roots)
+        return needed(body, [s for s in body if isinstance(s, (k.Accumulate, *STORES))])
 
     def piece_body(self, n: int) -> tuple[k.Statement, ...]:
-        """The statements once a tensor of a list."""
-        body = self.kernel.phases[n].body
-        return needed(body, [s for s in body if isinstance(s, STORES) and self._by_piece(s)])
-
-    def _by_piece(self, statement: k.Statement) -> bool:
-        return isinstance(statement, STORES) and is_per_piece(self.kernel, statement.tensor)
+        """The uniform statements that run once a tensor of a list: what they read or write has one element for each."""
+        registers: set[int] = set()
+        found: list[k.Statement] = []
+        for s in self.kernel.phases[n].uniform:
+            is_result = isinstance(s, k.Result) and self.kernel.accumulators[s.accumulator].per_piece
+            is_access = isinstance(s, (k.Load, *STORES)) and is_per_piece(self.kernel, s.tensor)
+            if is_result or is_access or registers & set(operands(s)):
+                found.append(s)
+                registers |= {s.out} if isinstance(s, OUTPUTS) else set()
+        return tuple(found)
 
     def accumulators(self, n: int) -> tuple[int, ...]:
         """The reductions that phase `n` adds to."""
@@ -261,7 +264,8 @@ class _Printer:
             yield ""
             if len(self.kernel.phases) > 1:
                 yield f"// phase {n}"
-            yield from self.uniforms(tuple(s for s in phase.uniform if s not in early))
+            apart = (*early, *self.piece_body(n))
+            yield from self.uniforms(tuple(s for s in phase.uniform if s not in apart))
             yield from loops(self, n)
             if self.accumulators(n):
                 exchanges += 1
@@ -287,7 +291,7 @@ class _Printer:
 
     def early_uniforms(self) -> tuple[k.Statement, ...]:
         """Those of the first phase that need nothing but arguments: they are read while the ranks meet."""
-        late: set[int] = set()
+        late = {s.out for s in self.piece_body(0) if isinstance(s, OUTPUTS)} if self.kernel.phases else set()
         found: list[k.Statement] = []
         for s in self.kernel.phases[0].uniform if self.kernel.phases else ():
             if isinstance(s, k.Load | k.Combine | k.Result) or late & set(operands(s)):
