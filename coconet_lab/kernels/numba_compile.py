@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -84,6 +85,7 @@ def _compiled(name: str, text: str, directory: str) -> Compiled:
     if spec is None or spec.loader is None:
         raise ToolError(f"{path.name} cannot be loaded", where="compile_numba", hint=f"remove {path.name}")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # where Numba looks for it when it loads machine code from disk
     spec.loader.exec_module(module)
     table, numbers = int64[:, ::1], int64[::1]
     arguments = (table, numbers, float64[::1], numbers, *[int64] * 4, numbers, *[int64] * 4)

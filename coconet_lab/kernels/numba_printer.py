@@ -37,7 +37,7 @@ ARGUMENTS = "pointers, extents, scalars, integers, rank, lo, hi, turn, pads, epo
 _NAME = "k_name"
 _MATH = ("sqrt", "exp", "log", "tanh", "erf", "pow")
 _TYPES = {"f32": "np.float32", "f64": "np.float64", "i32": "np.int32"}
-_CALLED = re.compile(r"\b([a-z_]\w*)\(")
+_CALLED = re.compile(r"(?<![\w.])([a-z_]\w*)\(")
 
 
 def print_numba(kernel: Kernel) -> str:
