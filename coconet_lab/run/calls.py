@@ -89,11 +89,33 @@ class RunningCall:
     def _size(self) -> int:
         return len(self._session.worlds)
 
-    def send(self, function: Callable[..., Any], args: Sequence[Any], per_rank: Sequence[Any] | None) -> None:
-        """Send `function` to every rank."""
+    def run(
+        self, function: Callable[..., Any], args: Sequence[Any], per_rank: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """Results of ``function(*args)`` in rank order, `per_rank` adding one argument for each rank.
+
+        Raises
+        ------
+        RankError
+            If a rank raised, died or did not come back.
+        Interrupted
+            If the user interrupted.
+        """
         self._function = function
         try:
-            shared = ranks.pack((function, tuple(args)))
+            self._send(args, per_rank)
+            self._wait_until(time.monotonic() + self._order.deadline_s)
+        except KeyboardInterrupt:
+            raise self._interrupted() from None
+        finally:
+            self._progress.close()
+        if len(self._outcomes) == self._size and all(outcome.ok for outcome in self._outcomes.values()):
+            return self._results()
+        raise self._failed()
+
+    def _send(self, args: Sequence[Any], per_rank: Sequence[Any] | None) -> None:
+        try:
+            shared = ranks.pack((self._function, tuple(args)))
             own = [ranks.pack((per_rank[rank],) if per_rank is not None else ()) for rank in range(self._size)]
         except Exception as error:
             raise ClusterError(
@@ -111,26 +133,6 @@ class RunningCall:
                 continue
             result.add_done_callback(lambda _: self._answered.set())
             self._pending.append(result)
-
-    def wait(self) -> list[Any]:
-        """Results in rank order.
-
-        Raises
-        ------
-        RankError
-            If a rank raised, died or did not come back.
-        Interrupted
-            If the user interrupted.
-        """
-        try:
-            self._wait_until(time.monotonic() + self._order.deadline_s)
-        except KeyboardInterrupt:
-            raise self._interrupted() from None
-        finally:
-            self._progress.close()
-        if len(self._outcomes) == self._size and all(outcome.ok for outcome in self._outcomes.values()):
-            return self._results()
-        raise self._failed()
 
     def _results(self) -> list[Any]:
         return [self._outcomes[rank].value for rank in range(self._size)]

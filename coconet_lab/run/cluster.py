@@ -86,6 +86,7 @@ class Cluster:
         self._session: Session | AttachedSession | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._calls = 0
+        self._is_attached = False
         self._lock = threading.RLock()
 
     @classmethod
@@ -105,6 +106,7 @@ class Cluster:
         cluster = cls(len(session.worlds), "cpu", deadline_s=deadline_s)
         cluster.backend = devices.Backend(backend, len(session.worlds), "attached")
         cluster._session = session
+        cluster._is_attached = True
         cluster._finalizer = weakref.finalize(cluster, _stop_session, session, os.getpid())
         return cluster
 
@@ -115,6 +117,13 @@ class Cluster:
         with self._lock:
             if self._session is not None:
                 return self
+            if self._is_attached:
+                raise ClusterError(
+                    "the engines that this cluster was attached to are gone, or were let go",
+                    rule="an attached cluster starts no ranks of its own",
+                    where=repr(self),
+                    hint="Cluster.attach(…) again, or Cluster(ranks=…)",
+                )
             for other in list(_started):
                 if other is not self and other._request == self._request:
                     other.stop()
@@ -215,8 +224,7 @@ class Cluster:
             name = what or f"'{getattr(function, '__name__', type(function).__name__)}'"
             limit = self.deadline_s if deadline_s is None else deadline_s
             running = RunningCall(session, Order(self._calls, name, limit), Progress(name.strip("'"), progress))
-            running.send(function, args, per_rank)
-            return running.wait()
+            return running.run(function, args, per_rank)
 
     def restart(self) -> Cluster:
         """New ranks in place of those there are, with nothing of theirs left."""

@@ -111,12 +111,17 @@ def is_open_mpi(mpiexec: str) -> bool:
     return (folder / "prterun").exists() or (folder / "orterun").exists()
 
 
+def is_forker(mpiexec: str) -> bool:
+    """Whether `mpiexec` is MPICH's for one host, which forks its ranks and talks to them through pipes."""
+    return mpiexec.endswith(_FORKER)
+
+
 def mpi_arguments(mpiexec: str) -> list[str]:
     """Arguments of `mpiexec` for ranks on this host; ranks bind themselves (`ranks.prepare`)."""
     if is_open_mpi(mpiexec):
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         return [*root, "--oversubscribe", "--bind-to", "none"]
-    if mpiexec.endswith(_FORKER):
+    if is_forker(mpiexec):
         return ["-exitinfo"]
     return ["-launcher", "fork"]
 

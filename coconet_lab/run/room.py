@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from numbers import Integral
 
 from coconet_lab.errors import ClusterError
 from coconet_lab.run import devices
@@ -15,7 +16,7 @@ _WINDOW_BYTES = 1 << 20  # MPICH's own shared window, for each rank and once mor
 def check_arguments(ranks: int | None, backend: str, nodes: int | None, deadline_s: float) -> None:
     """Refuse arguments that make no cluster."""
     where = f"Cluster(ranks={ranks!r}, backend={backend!r})"
-    if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
+    if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, Integral) or ranks < 1):
         raise ClusterError(
             f"no cluster of {ranks!r} ranks",
             rule="ranks is a whole number from 1",

@@ -96,6 +96,7 @@ class Session:
         config.LocalProcessLauncher.stop_seconds_until_kill = 3
         config.ControllerLauncher.environment = {MARK: f"{self._mark}/controller"}
         config.EngineLauncher.environment = launcher.engine_environment(self.request, self._mark)
+        config.EngineLauncher.engine_args = ["--log-level=WARN"]
         quiet = logging.getLogger("coconet_lab.ipyparallel")
         quiet.setLevel(logging.CRITICAL)  # what goes wrong is told by this module, once, in four lines
         arguments: dict[str, Any] = {}
@@ -223,10 +224,11 @@ class Session:
         launcher_pid = self._cluster.engine_set.pid
         deadline = time.monotonic() + wait_s
         while self._is_launcher_alive() and time.monotonic() < deadline:
-            # MPICH's forking mpiexec waits for whoever holds its ranks' output, then sleeps some seconds before it
-            # reports; each signal wakes it from one of them.
-            signal_all([pid for pid in self._engine_processes() if pid != launcher_pid], signal.SIGKILL)
-            signal_all([launcher_pid], signal.SIGTERM)
+            if launcher.is_forker(self._mpiexec):
+                # It waits for whoever holds its ranks' output, then sleeps some seconds before it reports; each signal
+                # wakes it from one of them.
+                signal_all([pid for pid in self._engine_processes() if pid != launcher_pid], signal.SIGKILL)
+                signal_all([launcher_pid], signal.SIGTERM)
             time.sleep(_POLL_S)
         return first, read_death(self.launch_log(), first)
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,6 +127,7 @@ def test_an_exception_on_one_rank_while_others_wait_in_a_barrier_is_told_and_han
             raise ValueError("a bad value")
         MPI.COMM_WORLD.Barrier()
 
+    cluster.call(os.getpid)
     before = cluster.generation
     with pytest.raises(RankError, match="rank 1 of 3 raised ValueError: a bad value, in 'total_rs', step 4") as caught:
         cluster.call(fail, what="the test")
@@ -208,18 +209,25 @@ def test_stuck_ranks_hit_the_deadline_and_are_named_with_where_they_are(cluster:
 # Interrupts
 
 
-def interrupt_when(condition: Callable[[], bool], times: int = 1) -> threading.Thread:
-    """A thread that sends this process's main thread SIGINT once `condition` holds."""
+def interrupt_when(*conditions: Callable[[], bool]) -> threading.Thread:
+    """A thread that sends this process's main thread one SIGINT as each of `conditions` holds, in turn."""
 
     def run() -> None:
-        if wait_for(condition):
-            for _ in range(times):
+        for condition in conditions:
+            if wait_for(condition):
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                time.sleep(0.2)
 
     thread = threading.Thread(target=run)
     thread.start()
     return thread
+
+
+def is_cancelled(cluster: Cluster) -> Callable[[], bool]:
+    """Whether the first interrupt of the next call has been taken: its number stands in the cancel file."""
+    session = cluster._session
+    assert session is not None
+    path, number = Path(ranks.cancel_path(session.directory)), cluster._calls + 1
+    return lambda: path.exists() and int.from_bytes(path.read_bytes(), "little") == number
 
 
 def all_report(cluster: Cluster, name: str) -> Callable[[], bool]:
@@ -258,7 +266,7 @@ def test_an_interrupt_restarts_ranks_that_do_not_stop(cluster: Cluster, times: i
             pass
 
     cluster.call(os.getpid)
-    thread = interrupt_when(all_report(cluster, "deaf"), times)
+    thread = interrupt_when(*[all_report(cluster, "deaf"), is_cancelled(cluster)][:times])
     started = time.monotonic()
     with pytest.raises(Interrupted) as caught:
         cluster.call(ignore)
@@ -274,6 +282,8 @@ def test_a_cluster_can_be_attached_to_and_is_left_running(cluster: Cluster) -> N
     borrowed = Cluster.attach(cluster.client)
     assert borrowed.call(os.getpid) == pids
     borrowed.stop()
+    with pytest.raises(ClusterError, match="were let go"):
+        borrowed.call(os.getpid)
     assert all(is_alive(pid) for pid in pids)
     cluster.restart()  # its ranks had opened the borrower's channel
     assert is_usable(cluster)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import stat
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from pathlib import Path
 
 import pytest
 from waiting import no_process_left, wait_for
 
-from coconet_lab.errors import ClusterError
+from coconet_lab.errors import ClusterError, RankError
 from coconet_lab.run.cluster import Cluster
 
 
@@ -43,6 +46,25 @@ def test_the_same_cell_again_replaces_its_cluster_and_an_exception_in_it_ends_it
         cell()
     assert no_process_left(new)
     assert first.state == "not started"
+
+
+def test_hydra_where_it_is_asked_for_tells_deaths_as_well() -> None:
+    hydra = shutil.which("mpiexec", path=sysconfig.get_path("scripts")) or shutil.which("mpiexec")
+    assert hydra
+
+    def die() -> None:
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.Get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        MPI.COMM_WORLD.Barrier()
+
+    with Cluster(ranks=2, backend="cpu", options={"mpiexec": hydra}) as cluster:
+        with pytest.raises(RankError, match=r"rank 1 of 2 was killed by signal 11 \(SIGSEGV\)"):
+            cluster.call(die)
+        assert len(cluster.call(os.getpid)) == 2
+        pids = cluster.processes()
+    assert no_process_left(pids)
 
 
 PARENT = """
