@@ -1,5 +1,7 @@
 """coconet_lab: programs that mix computation and communication, transformed, proven, run and priced in a notebook."""
 
+import sys as _sys
+
 from coconet_lab.errors import (
     ClusterError,
     CoconetError,
@@ -67,6 +69,7 @@ from coconet_lab.lang.compute import (
 from coconet_lab.lang.custom import operator
 from coconet_lab.lang.value import Value, scope
 from coconet_lab.schedule.schedule import Schedule
+from coconet_lab.viz.draw import draw
 
 __version__ = "0.1.0"
 
@@ -108,6 +111,7 @@ __all__ = [
     "conv",
     "copy",
     "div",
+    "draw",
     "dropout",
     "equal",
     "erf",
@@ -144,3 +148,8 @@ __all__ = [
     "update",
     "where",
 ]
+
+if "IPython" in _sys.modules:  # only where there may be a notebook to show things in
+    from coconet_lab.viz.notebook import register_formatters as _register_formatters
+
+    _register_formatters()

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from coconet_lab.ir.program import Program
 from coconet_lab.viz.palette import FONT, LIGHT
-from coconet_lab.viz.scene import Box, Outline, Scene, legend_entries, program_scene, visible
+from coconet_lab.viz.scene import Box, Outline, Scene, legend_entries, program_scene, short, visible
 
+LONGEST_NOTE = 90
 BACKSLASH_SIGN = "\u29f5"
 _HEAD = f"""\
   graph [fontname="{FONT}", fontsize=9.5, fontcolor="{LIGHT.muted}", bgcolor="{LIGHT.background}", ranksep=0.24, \
@@ -174,5 +175,8 @@ def _legend(scene: Scene) -> str:
         filled = f' bgcolor="{fill}"' if fill else ""
         chip = f'<font color="{ink}">&#160;{word}&#160;</font>'
         cells.append(f'<td border="{1 if fill else 2}" color="{ink}"{filled} style="rounded">{chip}</td>')
-    table = '<table border="0" cellborder="0" cellspacing="6" cellpadding="1"><tr>' + "".join(cells) + "</tr></table>"
+    row = f"<tr>{''.join(cells)}</tr>"
+    for note in scene.notes:
+        row += f'<tr><td align="left" colspan="{len(cells)}">{label_text(short(note, LONGEST_NOTE))}</td></tr>'
+    table = f'<table border="0" cellborder="0" cellspacing="{4 if scene.notes else 6}" cellpadding="1">{row}</table>'
     return f'<font point-size="8.5">{table}</font>'

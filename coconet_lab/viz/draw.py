@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from coconet_lab.viz.scene import Outline, Scene, program_scene
 
 LAYOUT_SECONDS = 60.0
 PNG_DPI = 144
+MOST_STEPS = 8
 FORMATS = ("svg", "png", "pdf", "dot")
 
 
@@ -37,7 +39,8 @@ def draw(
     ----------
     item : Program or Schedule
     step : int or None
-        Of a schedule: step `step` (0 is the first) as before | after, with what it changed lit; None draws the result.
+        Of a schedule: step `step`, counted from 1, as before | after with what it changed lit (-1 is the last); None
+        draws the result.
     types : "changes" or "all"
         Print dtype and shape where they are new, or everywhere.
     highlight : names
@@ -76,20 +79,33 @@ def draw(
             hint='cl.draw(cl.program("p", outputs=[out]))',
         )  # fmt: skip
     scene = program_scene(program, highlight=highlight, types=types, opened=opened, limit=limit)
+    if item is not program:
+        scene = replace(scene, notes=_steps_text(item))
     return Drawing(scene, repr(item))
 
 
+def _steps_text(schedule: Any) -> tuple[str, ...]:
+    """The steps of a schedule, one a line, for the picture's foot."""
+    lines = [f"{at} {_script(record.step)}" for at, record in enumerate(getattr(schedule, "record", ()), 1)]
+    return tuple(lines if len(lines) <= MOST_STEPS else [f"… {len(lines) - MOST_STEPS} steps", *lines[-MOST_STEPS:]])
+
+
+def _script(step: Any) -> str:
+    script = getattr(step, "script", None)
+    return str(script() if callable(script) else step)
+
+
 def _draw_step(schedule: Any, step: int, types: str, opened: frozenset[str], limit: int) -> Drawing:
-    records = getattr(schedule, "record", None)
-    if records is None or not -len(records) <= step < len(records):
-        count = "no steps" if not records else f"steps 0 to {len(records) - 1}"
+    records = getattr(schedule, "record", ())
+    number = step + len(records) + 1 if step < 0 else step
+    if not 1 <= number <= len(records):
+        count = f"steps 1 to {len(records)}" if records else "no steps"
         raise ProgramError(
             f"there is no step {step!r} to draw: it has {count}",
-            rule="step=k draws step k of a schedule, before and after", hint="cl.draw(schedule)",
+            rule="step=k draws step k of a schedule, counted from 1, before and after", hint="cl.draw(schedule)",
         )  # fmt: skip
-    step %= len(records)
-    record = records[step]
-    title = f"step {step}: {record.step}"
+    record = records[number - 1]
+    title = f"step {number}: {_script(record.step)}"
     return draw_change(record.before, record.after, title=title, types=types, opened=opened, limit=limit)
 
 
@@ -173,11 +189,23 @@ class Drawing:
             target.write_bytes(layout(self.source, kind) or scene_bytes(self.scene, kind))
         return target
 
+    def png(self) -> bytes:
+        """The picture as PNG, for what shows no SVG."""
+        return layout(self.source, "png") or scene_bytes(self.scene, "png")
+
     def _repr_svg_(self) -> str:
         return self.svg
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"image/svg+xml": self.svg, "text/plain": self.text}
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
+        # Notebooks that are not trusted yet show no SVG, and LaTeX and code-hosting pages want a PNG.
+        size = re.search(r'width="(\d+)pt" height="(\d+)pt"', self.svg)
+        pixels = {"width": round(int(size[1]) * 4 / 3), "height": round(int(size[2]) * 4 / 3)} if size else {}
+        shown = {
+            "image/svg+xml": self.svg,
+            "image/png": base64.b64encode(self.png()).decode("ascii"),
+            "text/plain": self.text,
+        }
+        return shown, {"image/png": pixels}
 
     def __repr__(self) -> str:
         return self.text

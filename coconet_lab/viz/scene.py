@@ -56,13 +56,14 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A whole picture. `ids` maps every name of the program to the id of the box that shows it."""
+    """A whole picture. `ids` maps every name of the program to the id of the box that shows it; `notes` go below."""
 
     title: str
     root: Outline
     edges: tuple[tuple[str, str], ...]
     ids: Mapping[str, str]
     legend: bool = True
+    notes: tuple[str, ...] = ()
 
     def boxes(self) -> list[Box]:
         """All boxes, in the order they are drawn."""

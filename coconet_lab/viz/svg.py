@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from coconet_lab.viz.palette import LIGHT
-from coconet_lab.viz.scene import Box, Outline, Scene, legend_entries, visible
+from coconet_lab.viz.scene import Box, Outline, Scene, legend_entries, short, visible
 
-ROW_GAP, COLUMN_GAP, PADDING = 22.0, 16.0, 12.0
+ROW_GAP, COLUMN_GAP, PADDING, NOTE_HEIGHT = 22.0, 16.0, 12.0, 13.0
+LONGEST_NOTE = 90
 SWEEPS = 4
 # Advance widths of DejaVu Sans, hundredths of an em, from the space to the tilde; its bold is wider by an eighth.
 _ASCII = (
@@ -87,7 +88,7 @@ def picture(scene: Scene) -> Picture:
     everything = tuple(_flat(root.inner))
     places = {part.item.id: part for part in everything if isinstance(part.item, Box)}
     edges = tuple(_route(places[tail], places[head], list(places.values())) for tail, head in scene.edges)
-    height = root.height + 2 * PADDING + (22 if legend else 0)
+    height = root.height + 2 * PADDING + (22 + NOTE_HEIGHT * len(scene.notes) if legend else 0)
     return Picture(scene.title, max(root.width + 2 * PADDING, legend_width), height, everything, edges, legend)
 
 
@@ -278,4 +279,8 @@ def _legend(scene: Scene, top: float) -> tuple[tuple[tuple[Text, str, str], ...]
     for word, fill, ink in legend_entries(scene):
         entries.append((Text(x, y, word, 8.5, ink or LIGHT.muted), fill, ink))
         x += text_width(word, 8.5) + 16
+    for at, note in enumerate(scene.notes, 1):
+        text = visible(short(note, LONGEST_NOTE))
+        entries.append((Text(PADDING, y + NOTE_HEIGHT * at + 2, text, 8.5, LIGHT.muted), "", ""))
+        x = max(x, PADDING * 2 + text_width(text, 8.5))
     return tuple(entries), x

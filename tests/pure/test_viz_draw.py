@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import xml.etree.ElementTree as ET
@@ -151,13 +152,13 @@ def steps():
 
 
 def test_a_step_is_drawn_before_and_after_with_what_changed_lit(steps, engine):
-    drawing = draw(steps, step=0)
+    drawing = draw(steps, step=1)
     lit = {name for box in drawing.scene.boxes() if box.is_changed for name in box.names}
     assert lit == {"total", "total_rs", "add_1", "drop", "out", "out_part"}
     seen = texts(drawing.svg)
     assert "before" in seen
     assert "after" in seen
-    assert draw(steps, step=-1).scene.title.endswith("step 1: fuse")
+    assert draw(steps, step=-1).scene.title.endswith("step 2: fuse")
 
 
 def test_a_new_group_is_lit_and_its_members_are_not(steps):
@@ -168,8 +169,8 @@ def test_a_new_group_is_lit_and_its_members_are_not(steps):
 
 
 def test_a_step_that_is_not_there_is_refused_and_so_is_what_has_no_graph(steps):
-    with pytest.raises(ProgramError, match="steps 0 to 1"):
-        draw(steps, step=2)
+    with pytest.raises(ProgramError, match="steps 1 to 2"):
+        draw(steps, step=3)
     with pytest.raises(ProgramError, match="cannot draw a int"):
         draw(3)
     with pytest.raises(ProgramError, match="types='none'"):
@@ -177,7 +178,17 @@ def test_a_step_that_is_not_there_is_refused_and_so_is_what_has_no_graph(steps):
     assert draw(steps).scene.title == "self_attention · 4 ranks"
 
 
-def test_a_notebook_gets_svg_and_text():
-    shown = draw(programs.attention())._repr_mimebundle_()
+def test_a_drawing_of_a_schedule_lists_its_steps(steps, engine):
+    seen = texts(draw(steps).svg)
+    assert "1reorder" in seen
+    assert "2fuse" in seen
+
+
+def test_a_notebook_gets_svg_a_png_of_the_same_size_and_text(engine):
+    drawing = draw(programs.attention())
+    shown, sizes = drawing._repr_mimebundle_()
     assert shown["image/svg+xml"].startswith("<svg")
+    assert base64.b64decode(shown["image/png"]).startswith(b"\x89PNG")
     assert shown["text/plain"].startswith("self_attention: 10 ops")
+    points = float(ET.fromstring(drawing.svg).get("width").removesuffix("pt"))
+    assert sizes["image/png"]["width"] == pytest.approx(points * 4 / 3, abs=1)
