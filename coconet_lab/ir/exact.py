@@ -18,7 +18,10 @@ Array = np.ndarray[Any, Any]
 SUMS = ("sum", "mean", "norm")
 # What whole numbers stay whole under: sums, differences, products, and moving values about.
 _KEEPS_INTEGERS = frozenset({"Add", "Sub", "Mul", "Neg", "Abs", "Copy", "Maximum", "Minimum"})
-_MOVES = (o.MatMul, o.Conv, o.Cast, o.LocalSlice, o.AllGather, o.AllToAll, o.Broadcast, o.Send, o.Update)
+_MOVES = (
+    o.MatMul, o.Conv, o.Cast, o.LocalSlice, o.AllReduce, o.ReduceScatter, o.Reduce, o.AllGather, o.AllToAll,
+    o.Broadcast, o.Send, o.Update,
+)  # fmt: skip
 
 
 def cross_rank_sums(program: Program) -> tuple[str, ...]:
@@ -45,10 +48,15 @@ def integer_inputs(program: Program) -> frozenset[str]:
         if name in reached:
             continue
         reached.add(name)
-        keeps = isinstance(op, o.Pointwise) and op.fn in _KEEPS_INTEGERS
-        if keeps or isinstance(op, _MOVES) or _is_cross_rank_sum(program, op):
+        if _keeps_integers(op):
             stack += op.sources
     return frozenset(name for name in reached if isinstance(program.ops[name], o.Input))
+
+
+def _keeps_integers(op: o.Op) -> bool:
+    if isinstance(op, o.Pointwise):
+        return op.fn in _KEEPS_INTEGERS
+    return isinstance(op, _MOVES) or (isinstance(op, o.Reduction) and op.fn in ("sum", "max", "min"))
 
 
 def inexact_sums(run: OracleRun) -> frozenset[str]:

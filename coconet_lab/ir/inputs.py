@@ -139,9 +139,27 @@ def _checked(program: Program, name: str, inputs: Inputs) -> Any:
         return value
     kind = op.type
     if kind.shape == () and isinstance(value, bool | int | float | np.integer | np.floating):
-        value = literal(float(value) if kind.dtype.is_float else int(value), kind.dtype)
+        value = _number(program, op, value)
     shape = (program.group_ranks, *kind.shape) if kind.layout.is_local else kind.shape
     return _accepted(program, op, np.asarray(value), shape)
+
+
+def _number(program: Program, op: o.Input, value: Any) -> Array:
+    """A Python number as the scalar's dtype holds it, where it does."""
+    kind = op.type
+    try:
+        found = literal(value, kind.dtype) if kind.dtype.is_float else np.asarray(int(value), kind.dtype.numpy)
+        fits = np.isfinite(found.astype(np.float64)) or not np.isfinite(float(value))
+    except (OverflowError, ValueError):
+        fits = False
+    if not fits or (not kind.dtype.is_float and found != value):
+        raise _wrong(
+            program,
+            f"input {op.name!r} ({kind}) was given {value!r}",
+            f"a number for it is one that {kind.dtype} holds",
+            f"a wider dtype for {op.name!r}, or another number",
+        )
+    return found
 
 
 def input_block(program: Program, inputs: Inputs, name: str, rank: int) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,7 @@ class RankValues:
 
     def store(self, name: str, per_rank: PerRank) -> None:
         """Keep a value; nobody may write into it any more."""
-        for array in per_rank:
-            if array is not None:
-                array.flags.writeable = False
-        self.values[name] = per_rank
+        self.values[name] = [None if array is None else _read_only(array) for array in per_rank]
 
     def type_of(self, op: o.Op) -> TensorType:
         """Type of an operation's result."""
@@ -69,11 +66,7 @@ class RankValues:
     def whole(self, name: str) -> Array:
         """The global value: Replicated as any rank has it, blocks joined, Local with a leading axis over the group."""
         kind = self.program.types[name]
-        members = self.members(kind)
-        if kind.layout.is_replicated:
-            return self.on(name, members[0])
-        blocks = [self.on(name, rank) for rank in members]
-        return np.stack(blocks) if kind.layout.is_local else np.concatenate(blocks, axis=kind.layout.dim or 0)
+        return joined(kind, [self.on(name, rank) for rank in self.group_members(kind.group or 0)])
 
     def cut(self, whole: Array, kind: TensorType) -> PerRank:
         """Every rank's part of a global value that all ranks could form."""
@@ -102,6 +95,20 @@ class RankValues:
         if op.kind == "Where" and isinstance(op.operands[0], str):
             kinds = kinds[1:]
         return kinds[0].dtype if kinds else INT32
+
+
+def _read_only(array: Array) -> Array:
+    """A view, so that an array of the user's own stays as writable as it was."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def joined(kind: TensorType, held: Sequence[Array]) -> Array:
+    """The global value of what the ranks of a group hold, in rank order; a Local one has a leading rank axis."""
+    if kind.layout.is_replicated:
+        return held[0]
+    return np.stack(held) if kind.layout.is_local else np.concatenate(held, axis=kind.layout.dim or 0)
 
 
 def slices(ranges: tuple[Range, ...]) -> tuple[slice, ...]:

@@ -15,6 +15,7 @@ Array = np.ndarray[Any, Any]
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
+CHUNK_ELEMENTS = 2**20  # what is worked on at once: the words of a large tensor would need ten times its memory
 _MASK = 0xFFFFFFFF
 
 
@@ -51,9 +52,15 @@ def random_words(seed: int, stream: int, indices: Array) -> Array:
     Neighbouring elements share a call: four of them cost one.
     """
     flat = np.asarray(indices, dtype=np.int64).ravel()
-    if not flat.size:
-        return np.zeros(np.shape(indices), np.uint32)
-    # Indices of a block come in runs, so the distinct counters are few beside the elements and already sorted.
+    found = np.empty(flat.shape, np.uint32)
+    for start in range(0, flat.size, CHUNK_ELEMENTS):
+        part = slice(start, start + CHUNK_ELEMENTS)
+        found[part] = _words(seed, stream, flat[part])
+    return found.reshape(np.shape(indices))
+
+
+def _words(seed: int, stream: int, flat: Array) -> Array:
+    # Indices of a block come in runs, so neighbours that share a call stand together.
     blocks = flat // 4
     starts = np.flatnonzero(np.concatenate(([True], blocks[1:] != blocks[:-1])))
     calls = blocks[starts].view(np.uint64)
@@ -61,7 +68,7 @@ def random_words(seed: int, stream: int, indices: Array) -> Array:
     counter = (calls & np.uint64(_MASK), calls >> np.uint64(32), stream & _MASK, (stream >> 32) & _MASK)
     words = philox(counter, key)
     call = np.repeat(np.arange(len(starts)), np.diff(np.concatenate((starts, [len(flat)]))))
-    return np.asarray(words[call, flat % 4].reshape(np.shape(indices)))
+    return np.asarray(words[call, flat % 4])
 
 
 def keep_threshold(p: float) -> int:

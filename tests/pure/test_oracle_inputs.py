@@ -69,6 +69,7 @@ def test_a_scalar_with_a_default_may_be_left_out_and_may_be_a_number():
 def test_a_callable_makes_blocks_and_is_checked_like_an_array():
     p = make(layout=cl.Sliced(0))
     whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    quarter = np.zeros((1, 6), np.float32)
     seen = []
 
     def block(rank, ranges):
@@ -77,6 +78,8 @@ def test_a_callable_makes_blocks_and_is_checked_like_an_array():
 
     assert (run(p, {"x": block})["y"] == whole).all()
     assert seen == [0, 1, 2, 3]
+    run(p, {"x": lambda rank, ranges: quarter})
+    quarter[0] = 1  # the user's own array is as writable as before
     with pytest.raises(cl.InputError, match=r"was given an array of shape \[2\]"):
         run(p, {"x": lambda rank, ranges: np.zeros(2, np.float32)})
 
@@ -110,3 +113,12 @@ def test_inputs_that_do_not_fit_are_refused_in_four_lines(inputs, words):
 def test_a_local_input_takes_a_leading_rank_axis():
     with pytest.raises(cl.InputError, match=r"with the ranks first: \[4, 4, 6\]"):
         run(make(layout=cl.Local), {"x": np.zeros((4, 6), np.float32)})
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(cl.FP16, 1e6), (cl.INT32, 2**40), (cl.INT64, 2**64), (cl.INT64, 0.5)])
+def test_a_number_its_dtype_does_not_hold_is_refused(dtype, value):
+    lr = cl.scalar("lr", dtype)
+    p = cl.program("p", outputs=[cl.add(lr, 1, name="y")])
+    with pytest.raises(cl.InputError, match="'lr'"):
+        run(p, {"lr": value})
+    assert run(p, {"lr": 3})["y"] == 4

@@ -233,6 +233,8 @@ def test_integers_are_drawn_where_sums_products_and_matmuls_lead_to_a_sum_across
     assert integer_inputs(self_attention()) == {"x", "w"}
     assert integer_inputs(sgd()) == {"g"}
     x = cl.tensor("x", cl.FP32, (8,), cl.Local)
+    summed = cl.program("p", outputs=[cl.all_reduce(cl.sum(x * x), name="t")], ranks=2)
+    assert integer_inputs(summed) == {"x"}
     stopped = cl.program("p", outputs=[cl.all_reduce(cl.exp(x), name="t")], ranks=2)
     assert integer_inputs(stopped) == frozenset()
 

@@ -49,6 +49,11 @@ def test_a_word_depends_on_the_index_and_not_on_what_is_asked_beside_it(start, l
     assert (random_words(seed, 9, np.arange(start, start + length)) == whole[start : start + length]).all()
 
 
+def test_large_tensors_are_drawn_in_chunks_that_do_not_show():
+    index = np.arange(2**20 - 3, 2**20 + 5)
+    assert (random_words(1, 2, np.arange(2**20 + 5))[-8:] == random_words(1, 2, index)).all()
+
+
 def test_scattered_indices_and_none_at_all_are_fine():
     whole = random_words(1, 2, np.arange(40))
     asked = np.array([[39, 0], [7, 7]])
