@@ -104,7 +104,7 @@ def _outline_style(outline: Outline) -> str:
         joint = " · " if outline.form in ("group", "side") else ": "
         title += f'<font point-size="8.5">{joint}{label_text(outline.text)}</font>'
     word = " changed" if outline.is_changed else ""
-    common = f'id="{outline.id}", class="{outline.form}{word}", label=<{title}>, margin=9'
+    common = f'id="{outline.id}", class="{outline.form}{word}", label=<{title}>, fontsize=9.5, margin=9'
     common += f", tooltip={quoted(outline.title)}"
     if outline.form == "fused":
         look = f'style="rounded,filled", fillcolor="{LIGHT.group.fill}", color="{pen}", penwidth=1.6'
@@ -112,7 +112,7 @@ def _outline_style(outline: Outline) -> str:
     if outline.form == "overlap":
         return f'{common}, style="rounded,dashed", color="{pen}", penwidth=1.6, labelloc=b, labeljust=r'
     if outline.form == "side":
-        return f'{common}, style=solid, color="{LIGHT.background}", penwidth=0, labelloc=t, labeljust=l, fontsize=11'
+        return f'{common}, style=solid, color="{LIGHT.background}", penwidth=0, labelloc=t, labeljust=l'
     width = 1.2 if outline.form == "group" else 0.8
     return f'{common}, style=rounded, color="{LIGHT.edge}", penwidth={width}, labelloc=t, labeljust=l'
 
@@ -175,8 +175,9 @@ def _legend(scene: Scene) -> str:
         filled = f' bgcolor="{fill}"' if fill else ""
         chip = f'<font color="{ink}">&#160;{word}&#160;</font>'
         cells.append(f'<td border="{1 if fill else 2}" color="{ink}"{filled} style="rounded">{chip}</td>')
-    row = f"<tr>{''.join(cells)}</tr>"
-    for note in scene.notes:
-        row += f'<tr><td align="left" colspan="{len(cells)}">{label_text(short(note, LONGEST_NOTE))}</td></tr>'
-    table = f'<table border="0" cellborder="0" cellspacing="{4 if scene.notes else 6}" cellpadding="1">{row}</table>'
+    rows = f"<tr>{''.join(cells)}</tr>"
+    if scene.notes:
+        lines = "".join(f'{label_text(short(note, LONGEST_NOTE))}<br align="left"/>' for note in scene.notes)
+        rows += f'<tr><td align="left" balign="left" colspan="{len(cells)}">{lines}</td></tr>'
+    table = f'<table border="0" cellborder="0" cellspacing="6" cellpadding="1">{rows}</table>'
     return f'<font point-size="8.5">{table}</font>'

@@ -16,6 +16,7 @@ from coconet_lab.ir.program import Program
 from coconet_lab.viz.dot import scene_dot
 from coconet_lab.viz.paint import prefixed, scene_bytes, scene_svg, with_head
 from coconet_lab.viz.palette import FONT_STACK
+from coconet_lab.viz.plan import plan_scene
 from coconet_lab.viz.scene import Outline, Scene, program_scene
 
 LAYOUT_SECONDS = 60.0
@@ -33,11 +34,11 @@ def draw(
     opened: frozenset[str] = frozenset(),
     limit: int = 40,
 ) -> Drawing:
-    """The dataflow graph of a program or a schedule, coloured by layout.
+    """The dataflow graph of a program or a schedule, coloured by layout; or what a Plan runs, stream by stream.
 
     Parameters
     ----------
-    item : Program or Schedule
+    item : Program, Schedule or Plan
     step : int or None
         Of a schedule: step `step`, counted from 1, as before | after with what it changed lit (-1 is the last); None
         draws the result.
@@ -72,10 +73,12 @@ def draw(
         raise ProgramError(f"types={types!r}", rule="types are printed where they change, or all", hint='types="all"')
     if step is not None:
         return _draw_step(item, step, types, opened, limit)
+    if hasattr(item, "entries") and hasattr(item, "buffers"):
+        return Drawing(plan_scene(item), f"plan of {item.name}: {len(item.entries)} entries")
     program = item if isinstance(item, Program) else getattr(item, "program", None)
     if not isinstance(program, Program):
         raise ProgramError(
-            f"cannot draw a {type(item).__name__}", rule="a program or a schedule has a drawing",
+            f"cannot draw a {type(item).__name__}", rule="a program, a schedule or a plan has a drawing",
             hint='cl.draw(cl.program("p", outputs=[out]))',
         )  # fmt: skip
     scene = program_scene(program, highlight=highlight, types=types, opened=opened, limit=limit)

@@ -87,7 +87,7 @@ def chip(layout: Layout) -> str:
 
 
 def show_graph(item: Any) -> Bundle:
-    """A Program or Schedule: its drawing, and its text for consoles."""
+    """A Program, Schedule or Plan: its drawing, and its text for consoles."""
     from coconet_lab.viz.draw import draw
 
     return draw(item)._repr_mimebundle_()
@@ -163,6 +163,7 @@ SHOWN: dict[str, Callable[[Any], Bundle]] = {
     "coconet_lab.schedule.schedule.Schedule": show_graph,
     "coconet_lab.schedule.record.StepRecord": show_step,
     "coconet_lab.schedule.diff.ProgramDiff": show_diff,
+    "coconet_lab.kernels.plan.Plan": show_graph,
     "coconet_lab.lang.value.Value": show_value,
     "coconet_lab.ir.value.ProgramValue": show_program_value,
     "coconet_lab.ir.types.TensorType": show_type,

@@ -76,7 +76,11 @@ class Scene:
 
     def forms(self) -> set[str]:
         """Forms of outlines that occur."""
-        return set(_forms_in(self.root))
+        return {outline.form for outline in _outlines_in(self.root)}
+
+    def has_changes(self) -> bool:
+        """Whether a box or an outline is lit."""
+        return any(box.is_changed for box in self.boxes()) or any(line.is_changed for line in _outlines_in(self.root))
 
 
 def _boxes_in(outline: Outline) -> Iterable[Box]:
@@ -85,10 +89,10 @@ def _boxes_in(outline: Outline) -> Iterable[Box]:
         yield from _boxes_in(inner)
 
 
-def _forms_in(outline: Outline) -> Iterable[str]:
+def _outlines_in(outline: Outline) -> Iterable[Outline]:
     for inner in outline.inner.values():
-        yield inner.form
-        yield from _forms_in(inner)
+        yield inner
+        yield from _outlines_in(inner)
 
 
 def short(name: str, longest: int = LONGEST_NAME) -> str:
@@ -129,7 +133,7 @@ def legend_entries(scene: Scene) -> list[tuple[str, str, str]]:
     boxes, forms = scene.boxes(), scene.forms()
     entries += [("⇄ collective", "", "")] if any(box.is_collective for box in boxes) else []
     entries += [(word, "", "") for form, word in (("fused", "▭ fused"), ("overlap", "┄ overlap")) if form in forms]
-    return [*entries, *([("changed", "", LIGHT.changed)] if any(box.is_changed for box in boxes) else [])]
+    return [*entries, *([("changed", "", LIGHT.changed)] if scene.has_changes() else [])]
 
 
 def type_line(kind: TensorType) -> str:

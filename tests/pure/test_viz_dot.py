@@ -12,6 +12,7 @@ from coconet_lab import ProgramError
 from coconet_lab.ir.program import Fusion
 from coconet_lab.viz.dot import label_text, program_dot
 from coconet_lab.viz.palette import LIGHT
+from coconet_lab.viz.plan import plan_dot, plan_scene
 from coconet_lab.viz.scene import fused_form, program_scene
 
 ALL = ["attention", "attention_sliced", "attention_fused", "adam", "pipeline", "transformer", "hostile"]
@@ -114,3 +115,17 @@ def test_a_label_shows_backslashes_entities_and_unprintable_characters_as_they_w
     assert label_text("\\N") == "\\\\N"
     assert label_text("&amp;") == "&amp;amp;"
     assert label_text("a\nb\x00\u202e") == "a\\\\nb\\\\x00\\\\u202e"
+
+
+def test_a_plan_is_drawn_by_stream_in_issue_order_with_the_bytes_it_sends():
+    schedule = cl.Schedule(programs.attention()).split("total").reorder("total", past="out")
+    plan = schedule.fuse("total_rs", "out", name="fused").overlap("layer", "fused").plan()
+    scene = plan_scene(plan)
+    assert [stream.title for stream in scene.root.inner.values()] == ["stream 0", "stream 1"]
+    assert len(scene.boxes()) == len(plan.entries)
+    for at, entry in enumerate(plan.entries):
+        assert {(f"entry{other}", f"entry{at}") for other in entry.after} <= set(scene.edges)
+    first = next(box for box in scene.boxes() if "fused" in box.title)
+    assert "sends 18 MiB" in first.note
+    assert first.is_collective
+    assert "chunk 1 of 4" in plan_dot(plan)
