@@ -91,14 +91,23 @@ class TensorType:
         borders = [at for a, b in pairwise(starts) for at in range(a, b, self.bucket)]
         return (*borders, starts[-1])
 
+    def _bucket_start(self, starts: tuple[int, ...], counts: list[int], bucket: int) -> int:
+        """As ``bucket_starts()[bucket]``, without listing what may be hundreds of thousands of buckets."""
+        for start, count in zip(starts, counts):
+            if bucket < count:
+                return start + bucket * self.bucket
+            bucket -= count
+        return starts[-1]
+
     def ranges(self, rank: int, ranks: int) -> tuple[Range, ...]:
         """The part of each dimension that `rank` of a group of `ranks` holds, as half-open ranges."""
         if not self.layout.is_sliced:
             return tuple((0, n) for n in self.shape)
         if self.is_list:
-            borders = self.bucket_starts()
-            first, last = block_range(len(borders) - 1, rank, ranks)
-            return ((borders[first], borders[last]),)
+            starts = self.piece_starts()
+            counts = [-(-(b - a) // self.bucket) for a, b in pairwise(starts)]
+            first, last = block_range(sum(counts), rank, ranks)
+            return ((self._bucket_start(starts, counts, first), self._bucket_start(starts, counts, last)),)
         return tuple(
             block_range(n, rank, ranks) if dim == self.layout.dim else (0, n) for dim, n in enumerate(self.shape)
         )
