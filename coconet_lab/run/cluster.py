@@ -16,6 +16,7 @@ from coconet_lab.run import devices
 from coconet_lab.run.attached import AttachedSession
 from coconet_lab.run.calls import Interrupted, Order, RunningCall
 from coconet_lab.run.launcher import Request
+from coconet_lab.run.programs import RunsPrograms
 from coconet_lab.run.progress import Progress
 from coconet_lab.run.room import check_arguments, check_room
 from coconet_lab.run.session import Session
@@ -27,7 +28,7 @@ _START_S = 60.0
 _started: weakref.WeakSet[Cluster] = weakref.WeakSet()
 
 
-class Cluster:
+class Cluster(RunsPrograms):
     """MPI ranks that run programs for this notebook.
 
     Used unstarted it starts itself; a cluster of the same configuration that this process had started before is
@@ -61,6 +62,8 @@ class Cluster:
     >>> Cluster(ranks=4, backend="cpu")
     Cluster(4 ranks, CPU: not started)
     """
+
+    backend: devices.Backend
 
     def __init__(
         self,

@@ -130,7 +130,7 @@ def engine_environment(request: Request, session: str) -> dict[str, str]:
     """Variables every engine gets: the session's mark, the import path, a share of the cores."""
     threads = str(max(1, core_count() // request.ranks)) if request.is_local else "1"
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    bare = {"PYTHONPATH": path, "PYDEVD_DISABLE_FILE_VALIDATION": "1", "COCONET_LAB_BACKEND": request.backend}
+    bare = {"PYTHONPATH": path, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     local = {name: value for name, value in _LOCAL_TRANSPORT.items() if request.is_local and name not in os.environ}
     return {MARK: f"{session}/engines", **dict.fromkeys(_THREAD_VARIABLES, threads), **bare, **local}
 
