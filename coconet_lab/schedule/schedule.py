@@ -18,7 +18,7 @@ from coconet_lab.schedule.script import schedule_from_json, schedule_script, sch
 from coconet_lab.transforms.base import Transform
 
 if TYPE_CHECKING:
-    from coconet_lab.kernels.plan import Plan
+    from coconet_lab.kernels.plan import Ledger, Plan
 
 
 class Schedule:
@@ -207,11 +207,11 @@ class Schedule:
 
         return lower(self.program)
 
-    def ledger(self) -> Any:
-        """The plan's bytes moved and computed, one row a launch."""
+    def ledger(self) -> Ledger:
+        """What one step of the plan moves, holds and computes on a rank."""
         return self.plan().ledger()
 
-    def code(self, target: str) -> Any:
+    def code(self, target: str) -> str:
         """The generated source for ``"cuda"`` or ``"cpu"``."""
         return self.plan().code(target)
 

@@ -193,6 +193,23 @@ def test_every_operation_rounds_once_to_its_dtype():
     assert ran["d"].tolist() == [0.0]
 
 
+def test_a_matmul_of_16_bit_values_does_not_add_in_16_bits():
+    """The original added in float16, where 2048 + 1 is 2048."""
+    a, b = cl.tensor("a", cl.FP16, (1, 4096), cl.Replicated), cl.tensor("b", cl.FP16, (4096, 1), cl.Replicated)
+    ones = {"a": np.ones((1, 4096), np.float16), "b": np.ones((4096, 1), np.float16)}
+    assert run(program(cl.matmul(a, b, name="y"), ranks=1), ones)["y"].tolist() == [[4096]]
+
+
+def test_what_is_computed_on_slices_reads_reduced_values_on_every_rank():
+    """In the original all ranks but 0 read what the ReduceScatter had not reduced."""
+    g = cl.tensor("g", cl.FP32, (8,), cl.Local)
+    ran = run(program(cl.all_gather(cl.reduce_scatter(g, name="rs") * 2, name="out")))
+    for rank in range(4):
+        block = slice(2 * rank, 2 * rank + 2)
+        assert np.allclose(ran.on_rank(rank)["rs"], ran["g"].sum(0)[block])
+        assert np.allclose(ran.on_rank(rank)["out"], 2 * ran["g"].sum(0))
+
+
 def test_a_python_number_takes_the_other_operands_dtype():
     x = cl.tensor("x", cl.FP16, (1,), cl.Replicated)
     # 2049 is no FP16 value: it becomes 2048 before the sum, which then is 1 where 2049 - 2047 would be 2.
