@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -187,7 +188,8 @@ class KernelRun:
         if wanted.per_piece:
             starts = self.type.piece_starts()
             first, last = self.ranges[0]
-            cuts = [(min(max(a, first), last) - first, min(max(b, first), last) - first) for a, b in zip(starts, starts[1:])]
+            borders = [min(max(start, first), last) - first for start in starts]
+            cuts = pairwise(borders)
             self.partials[statement.accumulator] = np.array([combine.reduce(wide[a:b], **options) for a, b in cuts])
         else:
             dims = tuple(range(wide.ndim)) if wanted.dims is None else wanted.dims

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from kernel_interpreter import KernelRun
 
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.contract import conv, matmul
 from coconet_lab.ir.elementwise import FUNCTIONS
 from coconet_lab.ir.inputs import check_inputs, input_block
+from coconet_lab.ir.rank_values import block_slices
 from coconet_lab.ir.rounding import cast, literal, poisoned, rounded
 from coconet_lab.kernels import plan as p
-from tests.kernel_interpreter import KernelRun
 
 Array = np.ndarray[Any, Any]
 COMBINE = {"+": np.add, "max": np.maximum, "min": np.minimum}
@@ -55,7 +56,7 @@ class Machine:
         return array[(..., *(slice(*r) for r in ranges))]
 
 
-def run_plan(program: o.Op, plan: p.Plan, inputs: Any, seed: int = 0, greedy: int | None = None) -> Machine:
+def run_plan(program: Any, plan: p.Plan, inputs: Any, seed: int = 0, greedy: int | None = None) -> Machine:
     """Run; `greedy` prefers one rank whenever it can go on (-1: the last ones first)."""
     machine = _machine(program, plan, inputs)
     queues: dict[tuple[int, int], list[Iterator[bool]]] = defaultdict(list)
@@ -158,7 +159,8 @@ def host_scalar(machine: Machine, op: o.Op) -> Array:
     first = [types[x].dtype for x in op.operands if isinstance(x, str)]
     first = first[1:] if op.kind == "Where" and isinstance(op.operands[0], str) else first
     dtype = first[0] if first else kind.dtype
-    arrays = [machine.scalars[x] if isinstance(x, str) else literal(x.resolve(machine.size), dtype) for x in op.operands]
+    scalars, size = machine.scalars, machine.size
+    arrays = [scalars[x] if isinstance(x, str) else literal(x.resolve(size), dtype) for x in op.operands]
     with np.errstate(all="ignore"):
         if isinstance(op, o.Cast):
             return cast(arrays[0], dtype, kind.dtype)
@@ -243,8 +245,6 @@ def _library(machine: Machine, entry: p.Library, rank: int) -> None:
 
 
 def _custom(machine: Machine, entry: p.Library, rank: int, arrays: list[Array]) -> Array:
-    from coconet_lab.ir.rank_values import block_slices
-
     kind, k = entry.target.type, rank % machine.size
     ranges = kind.ranges(k, machine.size)
     if kind.layout.is_sliced:

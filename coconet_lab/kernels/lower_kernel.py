@@ -10,7 +10,7 @@ from coconet_lab.ir.layout import Replicated, Sliced
 from coconet_lab.ir.types import TensorType
 from coconet_lab.kernels import kernel as k
 from coconet_lab.kernels.lower_memory import Memory, source_of
-from coconet_lab.kernels.lower_phases import PhasePlanner, check_fits
+from coconet_lab.kernels.lower_phases import PhasePlanner, check_fits, moved
 from coconet_lab.kernels.lower_region import Region, UnfitError, region_of
 from coconet_lab.kernels.plan import Slot
 
@@ -149,7 +149,7 @@ class KernelBuilder:
             place.append(k.Argument(out, self._scalar(name)))
         elif name not in self.inside:
             out = self._load(name, self.memory.home(name), place)
-        elif isinstance(op, o.Reduction):
+        elif self.planner.accumulates(name):
             out = self._register(kind.dtype, name)
             place.append(k.Result(out, self.phases.reductions.index(name)))
         elif self.phases.level[name] < self.phase and not self.planner.is_small(name):
@@ -174,6 +174,8 @@ class KernelBuilder:
                 place.append(k.Convert(out, args[0]))
             case o.Dropout():
                 place.append(k.Drop(out, args[0], self._scalar(source_of(op, 1)), op.stream, op.p))
+            case o.Reduction():
+                place.append(k.Apply(out, "Abs" if op.fn == "norm" else "Copy", args))
             case o.Custom():
                 place.append(k.Call(out, op.operator.expression or "", args))
             case _:
@@ -243,7 +245,8 @@ class KernelBuilder:
         tensor = self._tensor(name, self.memory.home(name), peers=gathers or sends, written=True)
         if sends and self.region.is_cut(kind) and not kind.layout.is_sliced:
             raise UnfitError(f"{name!r} is sent whole where a rank walks its block")
-        place = self.text.last_uniform if pieces or self.region.is_uniform(kind) else self.text.last
+        uniform = pieces or self.region.is_uniform(moved(self.program, name))
+        place = self.text.last_uniform if uniform else self.text.last
         form = k.StoreAll if gathers else k.StoreTo if sends else k.Store
         place.append(form(tensor, register))
 

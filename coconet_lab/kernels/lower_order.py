@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir import ops as o
-from coconet_lab.ir.order import fused_units
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.updates import is_in_place_gather, order_edges
 from coconet_lab.kernels.lower_memory import Memory, source_of
@@ -25,7 +24,8 @@ class Unit:
 
 def units_in_order(program: Program, host: frozenset[str]) -> list[Unit]:
     """All units but inputs and host scalars, in a total order of the order graph; ties in program order."""
-    unit_of = fused_units(program, overlaps=True)
+    unit_of = {name: fusion.name for name, fusion in program.fusion_of.items()}
+    unit_of |= {name: overlap.name for name, overlap in program.overlap_of.items()}
     members: dict[str, list[str]] = {}
     for name, op in program.ops.items():
         if not isinstance(op, o.Input) and name not in host:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.program import Program
+from coconet_lab.ir.types import TensorType
 from coconet_lab.ir.updates import is_in_place_gather
 from coconet_lab.kernels.lower_memory import Memory, source_of
 from coconet_lab.kernels.lower_region import Region, UnfitError
@@ -53,8 +54,8 @@ class PhasePlanner:
         for name in self.members:
             op = self.program.ops[name]
             below = max((level[s] for s in op.sources if s in self.inside), default=0)
-            level[name] = below + 1 if isinstance(op, o.Reduction) else below
-        reductions = tuple(m for m in self.members if isinstance(self.program.ops[m], o.Reduction))
+            level[name] = below + 1 if self.accumulates(name) else below
+        reductions = tuple(m for m in self.members if self.accumulates(m))
         stores = self._stores(level)
         last = max([*stores.values(), *(level[r] - 1 for r in reductions), 0])
         keeps = self._keeps(level, stores, last) if last else frozenset()
@@ -80,8 +81,13 @@ class PhasePlanner:
             if isinstance(op, o.Update):
                 for reader in self.program.readers[tensor]:
                     if reader in self.inside and reader != op.name:
-                        yield level[reader] - isinstance(self.program.ops[reader], o.Reduction)
+                        yield level[reader] - self.accumulates(reader)
             op = self.program.ops[tensor]
+
+    def accumulates(self, name: str) -> bool:
+        """Whether a member is a reduction over elements; over a single one it is arithmetic."""
+        op = self.program.ops[name]
+        return isinstance(op, o.Reduction) and not self.region.is_uniform(self.program.types[source_of(op)])
 
     # -- what later phases need --------------------------------------------------------------------------------------
 
@@ -114,9 +120,9 @@ class PhasePlanner:
         op = self.program.ops[name]
         if self.region.is_full(self.program.types[name]) and name not in self.memory.host:
             return False
-        if name not in self.inside or isinstance(op, o.Reduction):
+        if name not in self.inside or self.accumulates(name):
             return True
-        if isinstance(op, o.Dropout) or not o.is_pointwise(op):
+        if isinstance(op, o.Dropout) or not (o.is_pointwise(op) or isinstance(op, o.Reduction)):
             return False
         return all(self.is_small(self.canonical(s)) for s in op.sources)
 
@@ -132,20 +138,19 @@ class PhasePlanner:
                     continue
                 seen.add(name)
                 op = self.program.ops[name]
-                if isinstance(op, o.Reduction):
+                if self.accumulates(name):
                     continue
                 if level[name] < phase and not self.is_small(name):
                     if name not in stored:
                         found.add(name)
-                elif o.is_pointwise(op):
+                elif o.is_pointwise(op) or isinstance(op, o.Reduction):
                     stack.extend(op.sources)
         return frozenset(found)
 
     def _roots(self, phase: int, level: dict[str, int], stores: dict[str, int]) -> Iterator[str]:
         for name in self.members:
-            op = self.program.ops[name]
-            if isinstance(op, o.Reduction) and level[name] - 1 == phase:
-                yield source_of(op)
+            if self.accumulates(name) and level[name] - 1 == phase:
+                yield source_of(self.program.ops[name])
         for name, at in stores.items():
             if at == phase:
                 op = self.program.ops[name]
@@ -163,7 +168,7 @@ def check_fits(memory: Memory, region: Region, members: tuple[str, ...], written
             raise UnfitError(f"{name!r} drops out of a smaller index space")
         if isinstance(op, o.Reduction):
             _check_reduction(program.types[source_of(op)], region, name)
-        if op.is_collective and region.is_uniform(kind):
+        if op.is_collective and region.is_uniform(moved(program, name)):
             raise UnfitError(f"{name!r} moves one element beside an index space")
         if any(s in inside and isinstance(program.ops[s], o.AllGather | o.Send) for s in op.sources):
             raise UnfitError(f"{name!r} reads what the other ranks send")
@@ -175,8 +180,14 @@ def check_fits(memory: Memory, region: Region, members: tuple[str, ...], written
             raise UnfitError(f"{name!r} is wanted whole where a rank walks its block")
 
 
-def _check_reduction(source: object, region: Region, name: str) -> None:
-    if not region.is_full(source):  # type: ignore[arg-type]
+def moved(program: Program, name: str) -> TensorType:
+    """The type of what a kernel stores for an operation: a gather's blocks, a send's value, else the result."""
+    op = program.ops[name]
+    return program.types[source_of(op) if isinstance(op, o.AllGather | o.Send) else name]
+
+
+def _check_reduction(source: TensorType, region: Region, name: str) -> None:
+    if not region.is_full(source) and not region.is_uniform(source):
         raise UnfitError(f"{name!r} reduces a smaller index space")
 
 
