@@ -14,7 +14,7 @@ from coconet_lab.ir.ops import Input
 from coconet_lab.ir.types import TensorType
 from coconet_lab.kernels.plan import Plan
 from coconet_lab.run import ranks
-from coconet_lab.run.trace import Span
+from coconet_lab.run.engine_trace import Span
 
 Array = np.ndarray[Any, Any]
 Part = Array | Callable[..., Array] | None
@@ -130,11 +130,11 @@ def execute(job: Job, parts: Mapping[str, Part]) -> RankRun:
         ranks.report(op=job.what or job.plan.name, step=-1, done=repeat + job.warmup)
         if repeat > -job.warmup:
             engine.reset_state()
-        if world.any(ranks.cancelled()):
+        if _agree_to_stop(world):
             return RankRun(tuple(samples), compile_s, (), stopped=True)
         traced = job.traced and repeat == job.repeats - 1
         started = time.perf_counter()
-        engine.run(traced=traced)
+        engine.run(trace=traced)
         taken = (time.perf_counter() - started) * 1e6
         if repeat >= 0:
             samples.append(taken)
@@ -149,7 +149,7 @@ def step(key: str, scalars: Mapping[str, float | int], times: int) -> tuple[floa
     samples = []
     for _ in range(times):
         started = time.perf_counter()
-        engine.run(traced=False)
+        engine.run()
         samples.append((time.perf_counter() - started) * 1e6)
     return tuple(samples)
 
@@ -157,11 +157,30 @@ def step(key: str, scalars: Mapping[str, float | int], times: int) -> tuple[floa
 def read(key: str, names: tuple[str, ...]) -> dict[str, Array] | None:
     """This rank's part of stored values; None if the engine is kept no longer."""
     engine = _kept.engines.get(key)
-    return None if engine is None else {name: engine.read(name) for name in names if engine.holds(name)}
+    if engine is None:
+        return None
+    held = [name for name in names if _is_held(engine, name)]
+    return {name: engine.read(name) for name in held}
+
+
+def _is_held(engine: Any, name: str) -> bool:
+    """Whether this rank stores a value: those inside a kernel, and of other groups, it does not."""
+    plan: Plan = engine.plan
+    slot = plan.outputs.get(name) or plan.state.get(name) or plan.slots.get(name)
+    return slot is not None and plan.buffers[slot.buffer].group == _kept.world.rank // plan.group_ranks
+
+
+def _agree_to_stop(world: Any) -> bool:
+    """Whether any rank was told to stop: all decide alike, and begin the next repeat together."""
+    flag = np.array([ranks.cancelled()], np.int64)
+    total = np.zeros_like(flag)
+    world.mpi.Allreduce(flag, total)
+    world.barrier()
+    return bool(total[0])
 
 
 def release(key: str) -> None:
     """Let go of an engine and its memory; harmless if it is not there."""
     engine = _kept.engines.pop(key, None)
     if engine is not None:
-        engine.free()
+        engine.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from coconet_lab.run.trace import Trace
 from coconet_lab.schedule.schedule import Schedule
 
 Array = np.ndarray[Any, Any]
-Runnable = Program | Schedule
+Runnable: TypeAlias = Program | Schedule
 _FETCH_BYTES = 256 << 20
 _RUN_KEY = "run"
 
@@ -31,11 +31,19 @@ _RUN_KEY = "run"
 class RunsPrograms:
     """What a cluster does with programs; `Cluster` brings the ranks."""
 
-    ranks: int
     backend: Any
-    generation: int
-    _call: Callable[..., list[Any]]
+    call: Callable[..., list[Any]]
     _runs = 0
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        raise NotImplementedError
+
+    @property
+    def generation(self) -> int:
+        """Counts starts of the ranks."""
+        raise NotImplementedError
 
     def run(
         self,
@@ -89,7 +97,7 @@ class RunsPrograms:
             _RUN_KEY, plan, self.backend.name, *_split(program, given, seed), seed,
             repeats, (1 if repeats > 1 else 0) if warmup is None else warmup, True, label,
         )  # fmt: skip
-        measured = self._call(
+        measured = self.call(
             job.execute, request, per_rank=self._parts(program, given), what=f"'{label}'", deadline_s=deadline_s
         )
         self._runs += 1
@@ -110,7 +118,7 @@ class RunsPrograms:
         request = job.Job(
             key, plan, self.backend.name, *_split(program, given, seed), seed, what=name or _label(schedule)
         )
-        self._call(job.prepare, request, per_rank=self._parts(program, given), what=f"load '{request.what}'")
+        self.call(job.prepare, request, per_rank=self._parts(program, given), what=f"load '{request.what}'")
         return Resident(self, key, program, plan, dict(request.scalars))
 
     def compare(
@@ -202,10 +210,11 @@ class RunsPrograms:
 
         def parts(names: tuple[str, ...]) -> list[dict[str, Array]]:
             kept = self._runs == run_number and self.generation == generation and generation > 0
-            found = self._call(job.read, _RUN_KEY, names, what="reading values") if kept else [None]
-            if any(part is None for part in found):
+            found = self.call(job.read, _RUN_KEY, names, what="reading values") if kept else [None]
+            present = [part for part in found if part is not None]
+            if len(present) < program.ranks:
                 raise gone(names[0], f"run of program {program.name!r}")
-            return found
+            return present
 
         def fetch(name: str) -> Array:
             return assemble(program, storage[name], parts((storage[name],)))
@@ -228,7 +237,7 @@ class RunsPrograms:
                 )
             return part[name]
 
-        trace = Trace.gather([m.spans for m in measured])
+        trace = Trace.gather(plan, program.types, [m.spans for m in measured])
         return RunResult(outputs, state, timing, trace, source, read)
 
 
@@ -256,7 +265,7 @@ class Resident:
         self._check_alive()
         checked = check_scalars(self.program, {**self.scalars, **scalars})
         self.scalars = checked
-        samples = self._cluster._call(job.step, self._key, checked, times, what=f"step of {self.program.name!r}")
+        samples = self._cluster.call(job.step, self._key, checked, times, what=f"step of {self.program.name!r}")
         self.steps += times
         return Timing(tuple(max(s[i] for s in samples) for i in range(times)))
 
@@ -264,7 +273,7 @@ class Resident:
         """The global value of an output or of an updated input, as it is now."""
         self._check_alive()
         called = self.program.resolve(name)
-        parts = self._cluster._call(job.read, self._key, (called,), what=f"reading {called!r}")
+        parts = self._cluster.call(job.read, self._key, (called,), what=f"reading {called!r}")
         if any(p is None for p in parts):
             raise gone(called, f"resident {self.program.name!r}")
         return assemble(self.program, called, parts)
@@ -272,7 +281,7 @@ class Resident:
     def close(self) -> None:
         """Give the ranks' memory back."""
         if self._cluster.generation == self._generation:
-            self._cluster._call(job.release, self._key, what="release")
+            self._cluster.call(job.release, self._key, what="release")
 
     def _check_alive(self) -> None:
         if self._cluster.generation != self._generation:
@@ -336,4 +345,7 @@ def _program_of(item: Runnable) -> Program:
 
 
 def _label(item: Runnable) -> str:
-    return item.name if isinstance(item, Program) else (" ".join(s.script() for s in item.steps) or item.program.name)
+    """What a run is called where the user gives no name."""
+    if isinstance(item, Program) or not item.steps:
+        return _program_of(item).name
+    return f"{item.program.name} after {len(item.steps)} steps"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from coconet_lab.ir.types import TensorType
+from coconet_lab.kernels.plan import Plan
+from coconet_lab.run.engine_trace import Span as EngineSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,25 @@ class Trace:
     spans: tuple[Span, ...] = ()
 
     @classmethod
-    def gather(cls, per_rank: Sequence[Sequence[Span]]) -> Trace:
-        """One trace of the ranks' own spans."""
-        return cls(tuple(replace(span, rank=rank) for rank, spans in enumerate(per_rank) for span in spans))
+    def gather(cls, plan: Plan, types: Mapping[str, TensorType], per_rank: Sequence[Sequence[EngineSpan]]) -> Trace:
+        """One trace of what the engines of all ranks kept; the layouts are those of what an entry computes."""
+        layouts = [_layout(entry.ops, types) for entry in plan.entries]
+        return cls(
+            tuple(
+                Span(
+                    rank,
+                    s.stream,
+                    s.name,
+                    s.kind,
+                    s.start_us,
+                    s.end_us,
+                    layouts[s.index],
+                    s.chunk if s.chunk >= 0 else None,
+                )
+                for rank, spans in enumerate(per_rank)
+                for s in spans
+            )
+        )
 
     def __iter__(self) -> Iterator[Span]:
         return iter(self.spans)
@@ -60,3 +80,8 @@ class Trace:
     def __repr__(self) -> str:
         ranks = len({s.rank for s in self.spans})
         return f"Trace({len(self.spans)} spans on {ranks} ranks, {self.total_us:.0f} µs)"
+
+
+def _layout(ops: Sequence[str], types: Mapping[str, TensorType]) -> str | None:
+    """The layout an entry is coloured by: of the last value it computes."""
+    return types[ops[-1]].layout.kind if ops else None

@@ -80,7 +80,7 @@ def _recipes(last: str, sliced: Sequence[str]) -> dict[str, Callable[[Schedule],
 
     def rs_opt_ag(s: Schedule) -> Schedule:
         moved = ar_opt(s).split("total").reorder("total", past="fused")
-        return (moved.as_slice(*sliced) if sliced else moved).dead()
+        return moved.as_slice(*sliced).dead() if sliced else moved
 
     def fused(s: Schedule) -> Schedule:
         return rs_opt_ag(s).fuse("total_rs", "fused", last)
