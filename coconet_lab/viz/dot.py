@@ -119,14 +119,14 @@ def _outline_style(outline: Outline) -> str:
 
 def _box(box: Box) -> str:
     paint = LIGHT.paint(box.layout)
-    pen, width = paint.ink, 2.0 if box.is_collective else 0.9
+    pen, width = LIGHT.muted if box.shape == "fold" else paint.ink, 2.0 if box.is_collective else 0.9
     if box.is_changed:
         pen, width = LIGHT.changed, 2.6
     elif box.is_selected:
         pen, width = LIGHT.selected, 3.0
     common = f'id="{box.id}", class="{box.classes}", tooltip={quoted(box.tooltip)}, color="{pen}", penwidth={width}'
     if box.shape == "fold":
-        look = f'shape=box3d, style=filled, fillcolor="{LIGHT.background}", color="{LIGHT.muted}"'
+        look = f'shape=box3d, style=filled, fillcolor="{LIGHT.background}"'
         return f"{box.id} [{common}, {look}, label=<{_fold_label(box)}>];"
     if box.shape == "scalar":
         look = f'shape=ellipse, style=filled, fillcolor="{paint.fill}", margin="0.02,0.01"'

@@ -13,7 +13,7 @@ from coconet_lab.ir.program import Program
 from coconet_lab.ir.types import TensorType
 from coconet_lab.viz.paint import prefixed, svg_text, with_head
 from coconet_lab.viz.palette import LIGHT
-from coconet_lab.viz.scene import bytes_text, short, type_line
+from coconet_lab.viz.scene import bytes_text, short, type_line, visible
 from coconet_lab.viz.svg import Text, text_width
 
 MOST_RANKS = 8
@@ -201,7 +201,7 @@ def _row(row: Row, top: float, *, with_ranks: bool) -> tuple[list[str], float]:
     if row.type.is_list:
         what, _, elements = what.partition(", ")
         stored = f"{elements}, {stored}"
-    name = short(row.name, 16)
+    name = short(visible(row.name), 16)
     name_width = text_width(name, 12, True) + 6 if name else 0.0
     lines = [
         svg_text(Text(10, middle - 8, name, 12, LIGHT.text, True)) if name else "",

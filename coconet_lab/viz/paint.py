@@ -18,7 +18,7 @@ _SIDES = {"start": "left", "middle": "center", "end": "right"}
 
 def with_head(text: str, title: str) -> str:
     """SVG that shrinks to its column and says what it is to a screen reader."""
-    label = html.escape(title, quote=True)
+    label = _escaped(title)
     return text.replace("<svg ", f'<svg role="img" aria-label="{label}" style="max-width:100%;height:auto" ', 1).strip()
 
 
@@ -79,13 +79,13 @@ def look(part: Placed) -> tuple[str, str, float, str, float]:
         }
         return forms.get(item.form, ("none", LIGHT.edge, 1.2 if item.form == "group" else 0.8, "", 8.0))
     paint = LIGHT.paint(item.layout)
-    pen, width = paint.ink, 2.0 if item.is_collective else 0.9
+    pen, width = LIGHT.muted if item.shape == "fold" else paint.ink, 2.0 if item.is_collective else 0.9
     if item.is_changed:
         pen, width = LIGHT.changed, 2.6
     elif item.is_selected:
         pen, width = LIGHT.selected, 3.0
     if item.shape == "fold":
-        return LIGHT.background, LIGHT.muted, 0.9, "", 0.0
+        return LIGHT.background, pen, width, "", 0.0
     return paint.fill, pen, width, "", part.height / 2 if item.shape == "scalar" else 7.0
 
 

@@ -62,7 +62,7 @@ def _box(plan: Plan, at: int, entry: AnyEntry) -> Box:
     return Box(
         f"entry{at}",
         (str(at),),
-        f"{at} {short(entry.name)}",
+        f"{at} {short(visible(entry.name))}",
         f"{library_op.kind if library_op is not None else kind}{chunk}",
         _layout(plan, entry),
         ", ".join(f"{verb} {bytes_text(count)}" for verb, count in moved if count),

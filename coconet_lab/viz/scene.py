@@ -193,10 +193,12 @@ def program_scene(
     known = frozenset(program.resolve(name) for name in highlight)
     chosen = frozenset(program.resolve(name) for name in selected)
     shown = [name for name, op in program.ops.items() if not (isinstance(op, o.Input) and op.implicit)]
-    folds = fold_program(program, shown, keep=known | chosen | frozenset(program.outputs), opened=opened, limit=limit)
+    folds = fold_program(program, shown, keep=_kept(program, known, chosen, limit), opened=opened, limit=limit)
     builder = _Builder(program, types, known, chosen, prefix, changed_groups, has_folds=bool(folds))
     builder.add(shown, folds)
-    title = f"{program.name} · {program.ranks} ranks"
+    title = (
+        f"{short(visible(program.name), 2 * LONGEST_NAME)} · {program.ranks} rank{'' if program.ranks == 1 else 's'}"
+    )
     return Scene(title, builder.root, builder.edges(shown), builder.ids, legend)
 
 
@@ -206,6 +208,15 @@ def _scope_in(path: list[tuple[str, object]]) -> str:
 
 def _listed(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _kept(program: Program, changed: frozenset[str], selected: frozenset[str], limit: int) -> frozenset[str]:
+    """What never folds: the selection and its neighbours, outputs, what changed; each while it leaves room to fold."""
+    near = {name for chosen in selected for name in (*program.ops[chosen].sources, *program.readers[chosen])}
+    kept = frozenset(selected)
+    for more in (frozenset(program.outputs), frozenset(near), changed):
+        kept = kept | more if len(kept | more) <= limit // 2 else kept
+    return kept
 
 
 class _Builder:
@@ -285,16 +296,16 @@ class _Builder:
     def _new_outline(self, outline_id: str, form: str, key: object) -> Outline:
         if isinstance(key, Fusion):
             text = fused_form(self.program, key)
-            return Outline(outline_id, form, key.name, text, key.name in self.changed_groups)
+            return Outline(outline_id, form, short(visible(key.name)), text, key.name in self.changed_groups)
         if isinstance(key, Overlap):
-            stages = _listed([short(stage, 18) for stage in key.stages])
+            stages = _listed([short(visible(stage), 18) for stage in key.stages])
             return Outline(outline_id, form, "overlap", f"{stages}, chunk by chunk", key.name in self.changed_groups)
         if form == "group":
             size = self.program.group_ranks
             first = int(str(key)) * size
             ranks = f"rank {first}" if size == 1 else f"ranks {first} to {first + size - 1}"
             return Outline(outline_id, form, f"group {key}", ranks)
-        return Outline(outline_id, form, str(key))
+        return Outline(outline_id, form, short(visible(str(key))))
 
     # -- boxes ---------------------------------------------------------------------------------------------------
 
@@ -311,7 +322,7 @@ class _Builder:
         return Box(
             box_id,
             (name,),
-            short(name.removeprefix(f"{scope}.") if scope else name),
+            short(visible(name.removeprefix(f"{scope}.") if scope else name)),
             self._kind_text(op),
             layout,
             "" if is_scalar else self._note(op, kind),
@@ -327,8 +338,8 @@ class _Builder:
         if isinstance(op, o.Input):
             return ""
         if isinstance(op, o.Update):
-            return f"Update {short(str(op.operands[0]), 18)}"
-        return short(op.kind)
+            return f"Update {short(visible(str(op.operands[0])), 18)}"
+        return short(visible(op.kind))
 
     def _note(self, op: o.Op, kind: TensorType) -> str:
         seen = {(self.program.types[s].dtype, self.program.types[s].shape) for s in op.sources}
@@ -348,5 +359,16 @@ class _Builder:
         self.ids.update(dict.fromkeys(fold.names, box_id))
         listed = [visible(text) for text in (fold.title, fold.note, *fold.names[:12])]
         tooltip = "\n".join([*listed, *(["…"] if len(fold.names) > 12 else [])])
-        title = fold.title.removeprefix(f"{scope}.")
-        return Box(box_id, fold.names, title, note=fold.note, tooltip=tooltip, shape="fold", classes="fold")
+        title = short(visible(fold.title.removeprefix(f"{scope}.")), 2 * LONGEST_NAME)
+        is_changed = not self.changed.isdisjoint(fold.names)
+        words = "fold changed" if is_changed else "fold"
+        return Box(
+            box_id,
+            fold.names,
+            title,
+            note=fold.note,
+            tooltip=tooltip,
+            shape="fold",
+            is_changed=is_changed,
+            classes=words,
+        )

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 import pytest
 import viz_programs as programs
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coconet_lab import Program, ProgramError, ToolError
 from coconet_lab.viz import draw as module
-from coconet_lab.viz.dot import BACKSLASH_SIGN
+from coconet_lab.viz.dot import BACKSLASH_SIGN, scene_dot
 from coconet_lab.viz.draw import changed_groups, changed_names, draw, draw_change
-from coconet_lab.viz.scene import Box, Outline, program_scene, visible
+from coconet_lab.viz.paint import scene_svg
+from coconet_lab.viz.scene import Box, Outline, program_scene, short, visible
 from coconet_lab.viz.svg import picture
 
 ALL = ["attention", "attention_fused", "adam", "pipeline", "transformer", "hostile"]
@@ -192,3 +195,18 @@ def test_a_notebook_gets_svg_a_png_of_the_same_size_and_text(engine):
     assert shown["text/plain"].startswith("self_attention: 10 ops")
     points = float(ET.fromstring(drawing.svg).get("width").removesuffix("pt"))
     assert sizes["image/png"]["width"] == pytest.approx(points * 4 / 3, abs=1)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.text(min_size=1, max_size=40), min_size=4, max_size=4, unique=True), st.text(min_size=1, max_size=20)
+)
+def test_whatever_the_names_are_the_picture_is_well_formed_and_holds_them(names, title):
+    scene = program_scene(programs.plain(title, *names))
+    seen = texts(scene_svg(scene))
+    for name in names:
+        assert re.sub(r"\s", "", short(visible(name))) in seen
+    source = scene_dot(scene)
+    source.encode("utf-8")
+    assert "\x00" not in source
+    assert source.count("\n") == scene_dot(program_scene(programs.plain("p", "a", "b", "c", "d"))).count("\n")

@@ -41,6 +41,19 @@ def test_what_is_selected_changed_or_an_output_never_folds(large):
     assert len(scene.boxes()) <= 40
 
 
+def test_neighbours_of_the_selection_do_not_fold(large):
+    scene = program_scene(large, selected=frozenset({"block9.attn.layer"}))
+    alone = {box.names[0] for box in scene.boxes() if box.shape != "fold"}
+    assert {"block9.attn.slice", "block9.attn.w", "block9.attn.layer", "block9.attn.total"} <= alone
+
+
+def test_where_most_has_changed_the_changed_fold_too_and_their_box_is_lit(large):
+    changed = frozenset(name for name in large.ops if ".mlp." in name)
+    scene = program_scene(large, highlight=changed)
+    assert len(scene.boxes()) <= 40
+    assert [box.is_changed for box in scene.boxes() if box.title == "block0 … block26"] == [True]
+
+
 def test_an_opened_scope_stays_open_between_its_folded_neighbours(large):
     scene = program_scene(large, opened=frozenset({"block9"}))
     titles = [box.title for box in scene.boxes() if box.shape == "fold"]

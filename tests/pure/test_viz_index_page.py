@@ -47,8 +47,9 @@ class Reader(HTMLParser):
             self.open.pop()
 
 
-@pytest.fixture
-def page(tmp_path):
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("page")
     program = programs.attention()
     figure, ax = plt.subplots()
     ax.plot([1, 2])

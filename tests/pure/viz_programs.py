@@ -90,3 +90,9 @@ def hostile() -> Program:
     out = cl.mul(square, length, name=HOSTILE[4])
     made = cl.program('p"<&>\\', outputs=[out], ranks=4)
     return made.edit(fusions=(Fusion('f"<&\\N', HOSTILE[2:4]),))
+
+
+def plain(title: str, leaf: str, total: str, out: str, group: str) -> Program:
+    """Four names on one small program: an input, a collective, an output, a fused group."""
+    made = cl.mul(cl.all_reduce(cl.tensor(leaf, FP32, (8,), Local), name=total), 2, name=out)
+    return cl.program(title, outputs=[made], ranks=2).edit(fusions=(Fusion(group, (out,)),))
