@@ -115,9 +115,9 @@ def _runtime_digest() -> str:
     import llvmlite
     import numba
 
-    from coconet_lab.kernels import numba_runtime, signals
+    from coconet_lab.kernels import numba_math, numba_runtime, signals
 
     digest = hashlib.blake2b(f"{numba.__version__} {llvmlite.__version__}".encode(), digest_size=6)
-    for module in (numba_runtime, signals):
+    for module in (numba_math, numba_runtime, signals):
         digest.update(Path(str(module.__file__)).read_bytes())
     return digest.hexdigest()

@@ -62,7 +62,7 @@ def apply(fn: str, args: Sequence[str], dtype: DType) -> str:
     if fn in _BINARY and (dtype.is_float or fn != "Div"):
         return rounded(f"{args[0]} {_BINARY[fn]} {args[1]}", dtype)
     if fn in _CALLS and (dtype.is_float or fn in _EXACT):
-        text = f"{_CALLS[fn]}({', '.join(args)})"
+        text = f"{_function(_CALLS[fn], dtype)}({', '.join(args)})"
         return text if fn in _EXACT else rounded(text, dtype)
     simple = {"Neg": "-{0}", "Abs": "abs({0})", "Copy": "{0}", "Where": "choose({0}, {1}, {2})"}
     if fn in simple:
@@ -132,9 +132,28 @@ def _custom(node: ast.AST, args: Sequence[str], dtype: DType, whole: str) -> str
         case ast.Name(id=name) if re.fullmatch(r"_\d+", name) and int(name[1:]) < len(args):
             return args[int(name[1:])]
         case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in _FUNCTIONS:
-            return f"{_FUNCTIONS[name]}({', '.join(inner(a) for a in given)})"
+            return _folded(_function(_FUNCTIONS[name], dtype), [inner(a) for a in given], whole)
         case _:
             raise _refused(whole, f"has {type(node).__name__}")
+
+
+def _function(name: str, dtype: DType) -> str:
+    """The name of a function for the type that holds `dtype`."""
+    return name if name in ("maximum", "minimum", "abs") else f"{name}_{held(dtype)}"
+
+
+def _folded(name: str, args: Sequence[str], whole: str) -> str:
+    """A call; min and max take two arguments or more, the others one."""
+    if name not in ("maximum", "minimum"):
+        if len(args) != 1:
+            raise _refused(whole, f"calls {name} with {len(args)} arguments")
+        return f"{name}({args[0]})"
+    if len(args) < 2:
+        raise _refused(whole, f"calls {name} with {len(args)} arguments")
+    text = args[0]
+    for arg in args[1:]:
+        text = f"{name}({text}, {arg})"
+    return text
 
 
 def _refused(expression: str, found: str) -> CodegenError:

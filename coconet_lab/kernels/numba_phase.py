@@ -197,7 +197,7 @@ class PhasePrinter:
         scaled = forms.rounded(f"r{statement.arg} * {held}({scale})", dtype)
         threshold = int(statement.p * 2**32)
         word = f"w{statement.out}[skip{statement.out} + j]"
-        return f"choose(i32({word} >= np.uint32({threshold})), {scaled}, {held}(0.0))"
+        return f"choose(i32({word} >= u32({threshold})), {scaled}, {held}(0.0))"
 
     def _argument(self, scalar: int) -> str:
         """A scalar argument: floating-point ones and integers travel in arrays of their own."""
@@ -276,7 +276,7 @@ class PhasePrinter:
             index = f"{base} + at + j" if base else "at + j"
             add("for j in range(count):", origin)
             with self.lines.block():
-                wide = f"{'f64' if is_float else 'np.int64'}({tile}[j])"
+                wide = f"{'f64' if is_float else 'i64'}({tile}[j])"
                 old = f"get_{kind}(s{at}, {index})"
                 add(f"put_{kind}(s{at}, {index}, {_added(accumulator.fn, old, wide)})", origin)
             return

@@ -35,8 +35,8 @@ from coconet_lab.kernels.numba_walk import walk
 
 ARGUMENTS = "pointers, extents, scalars, integers, rank, lo, hi, turn, pads, epoch, deadline_ns, opens, closes"
 _NAME = "k_name"
-_MATH = ("sqrt", "exp", "log", "tanh", "erf", "pow")
-_TYPES = {"f32": "np.float32", "f64": "np.float64", "i32": "np.int32"}
+_MATH = re.compile(r"(sqrt|exp|log|tanh|erf|power)_f(32|64)")
+_TYPES = {"f32": "np.float32", "f64": "np.float64", "i32": "np.int32", "i64": "np.int64", "u32": "np.uint32"}
 _CALLED = re.compile(r"(?<![\w.])([a-z_]\w*)\(")
 
 
@@ -97,13 +97,13 @@ def _named(lines: list[Line]) -> list[Line]:
 def _header(kernel: Kernel, lines: list[Line]) -> list[Line]:
     """Imports of what the body calls, nothing else."""
     text = "\n".join(line.text for line in lines)
-    called = sorted(set(_CALLED.findall(text)) - {"min", "max", "range", "abs", "i64", _NAME, *_TYPES})
-    from_math = [name for name in called if name in _MATH]
+    called = sorted(set(_CALLED.findall(text)) - {"min", "max", "range", "abs", _NAME, *_TYPES})
+    from_math = [name for name in called if _MATH.fullmatch(name)]
     from_signals = [name for name in called if name == "barrier"]
     from_runtime = [name for name in called if name not in from_math and name not in from_signals]
     header = [Line("import numpy as np")]
     for module, names in (
-        ("math", from_math),
+        ("coconet_lab.kernels.numba_math", from_math),
         ("coconet_lab.kernels.numba_runtime", from_runtime),
         ("coconet_lab.kernels.signals", from_signals),
     ):

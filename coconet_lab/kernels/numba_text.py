@@ -197,11 +197,11 @@ class Frame:
         """The end of a reduction: divided, rooted, rounded once."""
         accumulator = self.kernel.accumulators[at]
         if not accumulator.dtype.is_float:
-            return f"np.int64(i32({total}))" if accumulator.dtype.itemsize == 4 else total
+            return f"i64(i32({total}))" if accumulator.dtype.itemsize == 4 else total
         if accumulator.fn == "mean":
             total = f"{total} / f64({self._count(at)})"
         elif accumulator.fn == "norm":
-            total = f"sqrt({total})"
+            total = f"sqrt_f64({total})"
         return finished(total, accumulator.dtype)
 
     def _count(self, at: int) -> str:
