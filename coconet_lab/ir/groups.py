@@ -134,8 +134,8 @@ def _read(program: Program, members: Sequence[str]) -> tuple[tuple[str, ...], tu
 
 def written(program: Program, members: Iterable[str]) -> tuple[str, ...]:
     """Members of a group that its kernel must store."""
-    inside, outputs = set(members), set(program.outputs)
-    return tuple(m for m in members if m in outputs or _is_stored(program, m, inside))
+    inside = set(members)
+    return tuple(m for m in members if m in program.output_set or _is_stored(program, m, inside))
 
 
 def _is_stored(program: Program, name: str, inside: set[str]) -> bool:
@@ -213,7 +213,7 @@ def absorbed_into(
         Whether a value is in another group.
     """
     space = common_space(program.ops, program.types, members)
-    outputs = set(program.outputs)
+    outputs = program.output_set
     stack = list(members)
     while stack:
         member = stack.pop()

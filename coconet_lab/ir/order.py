@@ -85,25 +85,16 @@ def _sorted_units(program: Program, later: Mapping[str, Sequence[str]], unit_of:
     return position if len(position) == len(waits) else {}
 
 
-def contracted_positions(program: Program, unit_of: Mapping[str, str]) -> dict[str, int]:
-    """As the order graph's positions, with the members of each unit taken together; empty where there is a cycle."""
-    return _sorted_units(program, program.order.later, unit_of)
-
-
-def fused_units(program: Program, *, overlaps: bool = False) -> dict[str, str]:
-    """The unit of every value that is in a fused group (or an overlap): the group's name."""
-    units = {member: fusion.name for member, fusion in program.fusion_of.items()}
-    if overlaps:
-        units.update({member: overlap.name for member, overlap in program.overlap_of.items()})
-    return units
+def unit_positions(program: Program) -> dict[str, int]:
+    """As the order graph's positions, with fused groups and overlaps taken as one; empty where there is a cycle."""
+    return _sorted_units(program, program.order.later, program.unit_of)
 
 
 def order_graph_is_acyclic(program: Program) -> bool:
     """Whether an order exists in which every fused group and overlap runs as one."""
     if not program.order.position and program.ops:
         return False
-    units = fused_units(program, overlaps=True)
-    return not units or _in_one_piece(program, units) or bool(contracted_positions(program, units))
+    return not program.unit_of or _in_one_piece(program, program.unit_of) or bool(program.unit_position)
 
 
 def _in_one_piece(program: Program, units: Mapping[str, str]) -> bool:
@@ -153,35 +144,41 @@ def _reach(start: set[str], neighbours: Callable[[str], Iterator[str]], keep: Ca
     return found
 
 
-def way_back(program: Program, members: set[str], positions: Mapping[str, int], units: Mapping[str, str]) -> str | None:
+def way_back(program: Program, members: set[str]) -> str | None:
     """A unit outside `members` that must come both after and before them, or None.
 
     Parameters
     ----------
     members : set of names
-        They hold every group they touch wholly.
-    positions, units : mapping
-        `contracted_positions` of the program and its units.
+        They hold every fused group they touch wholly.
     """
+    units, positions = program.unit_of, program.unit_position
     last = max(positions[units.get(m, m)] for m in members)
-    groups = {f.name: f.members for f in program.fusions}
-    groups.update({v.name: tuple(m for s in v.stages for m in groups.get(s, (s,))) for v in program.overlaps})
-    parent: dict[str, str] = {}
+    first_on_path: dict[str, str] = {}
     stack: list[str] = []
     for member in members:
         for after in successors(program, member):
             unit = units.get(after, after)
-            if after not in members and unit not in parent and positions[unit] <= last:
-                parent[unit] = unit
+            if after not in members and unit not in first_on_path and positions[unit] <= last:
+                first_on_path[unit] = unit
                 stack.append(unit)
     while stack:
         unit = stack.pop()
-        for name in groups.get(unit, (unit,)):
+        for name in _inside(program, unit):
             for after in successors(program, name):
                 if after in members:
-                    return parent[unit]
+                    return first_on_path[unit]
                 other = units.get(after, after)
-                if other not in parent and positions[other] <= last:
-                    parent[other] = parent[unit]
+                if other not in first_on_path and positions[other] <= last:
+                    first_on_path[other] = first_on_path[unit]
                     stack.append(other)
     return None
+
+
+def _inside(program: Program, unit: str) -> Sequence[str]:
+    """The values of a unit."""
+    fusion = program.fusion_named.get(unit)
+    if fusion is not None:
+        return fusion.members
+    overlap = next((v for v in program.overlaps if v.name == unit), None)
+    return (unit,) if overlap is None else [m for stage in overlap.stages for m in _inside(program, stage)]

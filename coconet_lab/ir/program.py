@@ -130,11 +130,27 @@ class Program:
         return order_graph(self)
 
     @cached_property
-    def fused_position(self) -> Mapping[str, int]:
-        """Place of every value, fused group or overlap in an order where groups and overlaps run as one."""
-        from coconet_lab.ir.order import contracted_positions, fused_units
+    def unit_of(self) -> Mapping[str, str]:
+        """For every value in a fused group or overlap, the name of what runs as one: the overlap's, else the group's."""
+        units = {member: fusion.name for member, fusion in self.fusion_of.items()}
+        units.update({member: overlap.name for member, overlap in self.overlap_of.items()})
+        return units
 
-        return contracted_positions(self, fused_units(self, overlaps=True))
+    @cached_property
+    def unit_position(self) -> Mapping[str, int]:
+        """Place of every value, fused group or overlap in an order where groups and overlaps run as one."""
+        from coconet_lab.ir.order import unit_positions
+
+        return unit_positions(self)
+
+    @cached_property
+    def output_set(self) -> frozenset[str]:
+        """The outputs, for looking up."""
+        return frozenset(self.outputs)
+
+    def has_name(self, name: str) -> bool:
+        """Whether a value, fused group or overlap is called `name`."""
+        return name in self.ops or name in self.fusion_named or any(name == v.name for v in self.overlaps)
 
     def names_taken(self) -> set[str]:
         """Every name of a value, fused group or overlap."""
@@ -227,6 +243,7 @@ class Program:
         ops: Mapping[str, o.Op] | None = None,
         *,
         touched: Iterable[str] = (),
+        inferred: Mapping[str, TensorType] | None = None,
         outputs: tuple[str, ...] | None = None,
         fusions: tuple[Fusion, ...] | None = None,
         overlaps: tuple[Overlap, ...] | None = None,
@@ -240,6 +257,8 @@ class Program:
             All operations of the new program, operands before readers; None keeps them.
         touched : names
             Operations that are new or differ from this program's.
+        inferred : mapping or None
+            Types of the new program that its step has inferred already.
         moved : mapping
             Names this edit drops, and what carries their values now.
 
@@ -250,7 +269,7 @@ class Program:
         """
         from coconet_lab.ir.verify import verify
 
-        types = self.types if ops is None else retyped(ops, self.types, set(touched), self.group_ranks)
+        types = self.types if ops is None else retyped(ops, self.types, set(touched), self.group_ranks, inferred)
         result = replace(
             self,
             ops=self.ops if ops is None else ops,
@@ -308,13 +327,23 @@ class Program:
 
 
 def retyped(
-    ops: Mapping[str, o.Op], known: Mapping[str, TensorType], touched: set[str], ranks: int
+    ops: Mapping[str, o.Op],
+    known: Mapping[str, TensorType],
+    touched: set[str],
+    ranks: int,
+    inferred: Mapping[str, TensorType] | None = None,
 ) -> dict[str, TensorType]:
-    """Types of `ops`, inferred for `touched` ones and wherever an operand's type differs from `known`."""
+    """Types of `ops`: as `inferred` already, else inferred for `touched` ones and where an operand's type changed."""
     types: dict[str, TensorType] = {}
     dirty: set[str] = set()
+    given = inferred or {}
     for name, op in ops.items():
         old = known.get(name)
+        if name in given:
+            types[name] = given[name]
+            if given[name] != old:
+                dirty.add(name)
+            continue
         if old is not None and name not in touched and (not dirty or dirty.isdisjoint(op.operands)):
             types[name] = old
             continue

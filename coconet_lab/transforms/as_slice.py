@@ -35,7 +35,7 @@ class AsSlice(Transform):
     kind: ClassVar[str] = "as_slice"
 
     def plan(self, program: Program) -> dict[str, TensorType] | Refusal:
-        """The inputs' new types, or the Refusal."""
+        """The new types of the inputs and of everything that changes with them, or the Refusal."""
         if not self.names:
             return Refusal("as_slice names no tensor", RULE, 'as_slice("m")', applies=False)
         inputs: dict[str, TensorType] = {}
@@ -49,7 +49,7 @@ class AsSlice(Transform):
             name, error = changed
             found = f"cannot slice {self._asked()}: {name!r} cannot work on blocks: {error.found}"
             return Refusal(found, f"{RULE}; {error.rule}", self._hint(program))
-        return in_overlap(program, iter(changed)) or self._changes_more(program, changed) or inputs
+        return in_overlap(program, iter(changed)) or self._changes_more(program, changed) or changed
 
     def _asked(self) -> str:
         return ", ".join(map(repr, self.names))
@@ -80,14 +80,15 @@ class AsSlice(Transform):
         return next(fits, 0)
 
     def _changes_more(self, program: Program, changed: dict[str, TensorType]) -> Refusal | None:
+        own = set(self.names)
         for name in changed:
             op = program.ops[name]
             what = ""
-            if name in program.outputs:
+            if name in program.output_set:
                 what = "an output"
             elif isinstance(op, o.Send):
                 what = "what is sent"
-            elif isinstance(op, o.Update) and storage_of(program.ops, name) not in self.names:
+            elif isinstance(op, o.Update) and storage_of(program.ops, name) not in own:
                 what = f"the update of {storage_of(program.ops, name)!r}"
             if what:
                 found = f"cannot slice {self._asked()}: {name!r}, {what}, would become {changed[name].layout}"
@@ -95,11 +96,12 @@ class AsSlice(Transform):
         return None
 
     def _hint(self, program: Program) -> str:
-        gathers = [n for n, op in program.ops.items() if isinstance(op, o.AllGather)]
-        reduces = [n for n, op in program.ops.items() if isinstance(op, o.AllReduce)]
-        if gathers:
-            return f'reorder("{gathers[0]}", past=…) first, so that the updates work on blocks'
-        return f'split("{reduces[0]}") and reorder first' if reduces else "leave it Replicated"
+        for name, op in program.ops.items():
+            if isinstance(op, o.AllGather):
+                return f'reorder("{name}", past=…) first, so that the updates work on blocks'
+            if isinstance(op, o.AllReduce):
+                return f'split("{name}") and reorder first, so that the updates work on blocks'
+        return "leave it Replicated"
 
     def needs_trial(self, program: Program, plan: dict[str, TensorType]) -> bool:
         """Only where fused groups read the tensors."""
@@ -108,18 +110,18 @@ class AsSlice(Transform):
     def carry_out(self, program: Program, plan: dict[str, TensorType]) -> Program:
         """The program with the inputs stored as blocks, and everything below typed again."""
         new: dict[str, o.Op] = {}
-        for name, kind in plan.items():
+        for name in self.names:
             op = program.ops[name]
             if isinstance(op, o.Input):
-                new[name] = replace(op, type=kind)
-        return program.edit({**program.ops, **new}, touched=new)
+                new[name] = replace(op, type=plan[name])
+        return program.edit({**program.ops, **new}, inferred=plan)
 
     @classmethod
     def candidates(cls, program: Program) -> Iterator[Self]:
         """All updated Replicated tensors, those whose gathers then die (the paper's form), and each of them."""
         tensors = updated_tensors(program)
         last = updated_inputs(program)
-        dying = tuple(n for n in tensors if not program.readers[last[n]] and last[n] not in program.outputs)
+        dying = tuple(n for n in tensors if not program.readers[last[n]] and last[n] not in program.output_set)
         for names in dict.fromkeys([tensors, dying, *((name,) for name in tensors)]):
             if names:
                 yield cls(names)

@@ -11,20 +11,21 @@ from coconet_lab.ir.spaces import common_space
 from coconet_lab.ir.types import TensorType
 
 RULE = "all stages run over the same chunks in one order, so no stage after the first reduces across them [paper §3.4]"
+SAME_BLOCKS = "stages whose blocks are of different dims finish their chunks in different orders [paper §3.4]"
 
 
 def chunk_refusal(program: Program, stages: Sequence[str], members: Sequence[Sequence[str]]) -> Refusal | None:
     """Why no dim can be cut into chunks through all `stages`, or None."""
-    first: Refusal | None = None
+    refusals = []
     for dim in range(len(_out_shape(program, members[0]))):
         refusal = _along(program, stages, members, dim)
         if refusal is None:
             return None
-        first = first or refusal
-    if first is None:
+        refusals.append(refusal)
+    if not refusals:
         found = f"cannot overlap {' | '.join(stages)}: {stages[0]!r} is one number"
         return Refusal(found, RULE, "overlap tensors")
-    return first
+    return next((refusal for refusal in refusals if refusal.rule == RULE), refusals[0])
 
 
 def _along(program: Program, stages: Sequence[str], members: Sequence[Sequence[str]], dim: int) -> Refusal | None:
@@ -47,7 +48,7 @@ def _along(program: Program, stages: Sequence[str], members: Sequence[Sequence[s
 
 def _mismatch(first: str, second: str, dim: int, wanted: int) -> Refusal:
     found = f"cannot overlap {first!r} and {second!r}: one runs in chunks of dim {dim}, the other of dim {wanted}"
-    return Refusal(found, RULE, f"split along dim {dim}, so that both run over the same blocks")
+    return Refusal(found, SAME_BLOCKS, f"split along dim {dim}, so that both run over the same blocks")
 
 
 def _own_dim(program: Program, members: Sequence[str]) -> int | None:

@@ -26,15 +26,15 @@ class Crossing:
         In program order.
     source : str
         What the gather gathers.
-    sliced : tuple of names
-        Region values that become Sliced.
+    sliced : mapping
+        Region values that become Sliced -> their new types.
     gone : mapping
         Local slices that vanish -> the sliced value their readers read instead.
     """
 
     region: tuple[str, ...]
     source: str
-    sliced: tuple[str, ...]
+    sliced: Mapping[str, TensorType]
     gone: Mapping[str, str]
 
 
@@ -97,7 +97,7 @@ def cross(program: Program, gather: str, region: tuple[str, ...]) -> Crossing | 
         refusal = walk.cross(name)
         if refusal is not None:
             return refusal
-    sliced = tuple(name for name in walk.changed if name != gather)
+    sliced = {name: kind for name, kind in walk.changed.items() if name != gather}
     gone = walk.gone
     for name in sliced:
         for reader in program.readers[name]:
@@ -180,7 +180,7 @@ def needed_whole(program: Program, gather: str, crossing: Crossing) -> tuple[str
     return tuple(
         name
         for name in crossing.sliced
-        if name in program.outputs
+        if name in program.output_set
         or any(reader not in inside for reader in program.readers[name])
         or _updates_a_replicated_tensor(program, name)
     )
@@ -197,7 +197,7 @@ def gather_stays(program: Program, gather: str, region: Iterable[str]) -> bool:
     """Whether `gather` is still needed where it is: an output, read outside `region`, or written in place."""
     inside = set(region)
     return (
-        gather in program.outputs
+        gather in program.output_set
         or any(reader not in inside for reader in program.readers[gather])
         or is_in_place_gather(program, gather)
     )

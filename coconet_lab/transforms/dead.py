@@ -44,7 +44,7 @@ class Dead(Transform):
             why = "it is an input"
         elif readers:
             why = f"{readers[0]!r} reads it"
-        elif name in program.outputs:
+        elif name in program.output_set:
             why = "it is an output"
         elif is_effect(program, name):
             why = f"it is an effect: this {program.ops[name].kind} changes more than its own value"

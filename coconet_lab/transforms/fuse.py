@@ -10,7 +10,7 @@ from coconet_lab.errors import Refusal
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.group_rules import ONE_KERNEL, group_refusal
 from coconet_lab.ir.groups import absorbed_into
-from coconet_lab.ir.order import fused_units, hull, successors, way_back
+from coconet_lab.ir.order import hull, successors, way_back
 from coconet_lab.ir.program import Fusion, Moved, Program
 from coconet_lab.transforms.base import Transform, call, in_overlap, quoted, unknown
 from coconet_lab.transforms.regions import ends, pointwise_regions, touching
@@ -81,7 +81,7 @@ class Fuse(Transform):
             return Refusal(f"cannot fuse {asked}: {refusal.found}", refusal.rule, refusal.hint)
         if not program.fusions and not program.overlaps:
             return None
-        between = way_back(program, members, program.fused_position, fused_units(program, overlaps=True))
+        between = way_back(program, members)
         if between is None:
             return None
         found = f"cannot fuse {asked}: fused group {between!r} would wait for the new group, and it for {between!r}"
@@ -90,16 +90,16 @@ class Fuse(Transform):
 
     def _called(self, program: Program, members: tuple[str, ...], merged: tuple[Fusion, ...]) -> Merged | Refusal:
         lends = next((f for f in merged if f.named), merged[0] if merged else None)
-        taken = program.names_taken() - {f.name for f in merged}
+        own = {f.name for f in merged}
         if self.name is not None:
-            if not self.name or self.name in taken:
+            if not self.name or (program.has_name(self.name) and self.name not in own):
                 found = f"cannot call the group {self.name!r}: the name is taken" if self.name else "a group has a name"
                 return Refusal(found, "values, fused groups and overlaps share one set of names", "another name")
             group = Fusion(self.name, members, True)
         elif lends is not None:
             group = Fusion(lends.name, members, lends.named)
         else:
-            group = Fusion(fresh_name("fused", taken), members)
+            group = Fusion(fresh_name(program, "fused"), members)
         if group in merged and len(merged) == 1:
             found = f"{group.name!r} is that group already: {{{', '.join(members)}}}"
             return Refusal(found, "fuse makes a new group or a larger one", "overlap(...) next", applies=False)

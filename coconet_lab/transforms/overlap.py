@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from coconet_lab.errors import Refusal
 from coconet_lab.ir import ops as o
-from coconet_lab.ir.order import fused_units, hull, way_back
+from coconet_lab.ir.order import hull, way_back
 from coconet_lab.ir.program import Overlap as Annotation
 from coconet_lab.ir.program import Program
 from coconet_lab.transforms.base import Transform, call, in_overlap, unknown
@@ -88,17 +88,16 @@ class Overlap(Transform):
         if between:
             found = f"cannot overlap {self._asked()}: {between[0]!r} runs between them"
             return Refusal(found, f"{RULE}: nothing else between them", f"fuse {between[0]!r} with a stage first")
-        other = way_back(program, start, program.fused_position, fused_units(program, overlaps=True))
+        other = way_back(program, start)
         if other is not None:
             found = f"cannot overlap {self._asked()}: {other!r} would wait for them, and they for {other!r}"
             return Refusal(found, "with groups and overlaps taken as one, nothing waits for itself", "fewer stages")
         return None
 
     def _called(self, program: Program, stages: tuple[str, ...]) -> Annotation | Refusal:
-        taken = program.names_taken()
         if self.name is None:
-            return Annotation(fresh_name("ol", taken), stages)
-        if not self.name or self.name in taken:
+            return Annotation(fresh_name(program, "ol"), stages)
+        if not self.name or program.has_name(self.name):
             found = f"cannot call the overlap {self.name!r}: " + ("the name is taken" if self.name else "it is empty")
             return Refusal(found, "values, fused groups and overlaps share one set of names", "another name")
         return Annotation(self.name, stages, True)

@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 from coconet_lab.errors import Refusal
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.program import Moved, Program
+from coconet_lab.ir.types import TensorType
 from coconet_lab.transforms.base import Transform, call, in_overlap, unknown
 from coconet_lab.transforms.crossing import RULE, Crossing, between, cross, gather_stays, last_values, needed_whole
 from coconet_lab.transforms.rewriting import carried_groups, emptied_groups, fresh_name, with_replaced
@@ -34,10 +35,10 @@ class Reorder(Transform):
     >>> before = cl.program("twice", outputs=[cl.add(total, total, name="out")], ranks=4)
     >>> Reorder("total", ("out",))(before)
     twice: 4 ops, 4 ranks
-      g = Tensor                            FP32[8] Local
-      total_rs = ReduceScatter(g, dim=0)    FP32[8] Sliced(0)
-      out_part = Add(total_rs, total_rs)    FP32[8] Sliced(0)
-      out = AllGather(out_part)             FP32[8] Replicated
+      g = Tensor                          FP32[8] Local
+      total_rs = ReduceScatter(g, dim=0)  FP32[8] Sliced(0)
+      out_part = Add(total_rs, total_rs)  FP32[8] Sliced(0)
+      out = AllGather(out_part)           FP32[8] Replicated
       outputs out
     """
 
@@ -106,43 +107,52 @@ class Reorder(Transform):
 
     def carry_out(self, program: Program, plan: Crossing) -> Program:
         """The program with the crossed operations on slices and one gather for each value needed whole."""
-        taken, gone = program.names_taken(), set()
         read_as = {self.gather: plan.source}
         whole = needed_whole(program, self.gather, plan)
-        read_as.update((name, fresh_name(f"{name}_part", taken)) for name in whole)
+        for name in whole:
+            read_as[name] = fresh_name(program, f"{name}_part", read_as.values())
+        gone: set[str] = set()
         for name, instead in plan.gone.items():
-            if name not in program.outputs:
+            if name not in program.output_set:
                 gone.add(name)
                 read_as[name] = read_as.get(instead, instead)
+        at = self._changed(program, plan, read_as, set(whole), gone)
+        if not gather_stays(program, self.gather, plan.region):
+            at[self.gather] = ()
+            gone.add(self.gather)
+        inferred = {read_as.get(name, name): kind for name, kind in plan.sliced.items()}
+        return self._edited(program, at, {name: read_as[name] for name in gone}, inferred)
+
+    def _changed(
+        self, program: Program, plan: Crossing, read_as: dict[str, str], whole: set[str], gone: set[str]
+    ) -> dict[str, tuple[o.Op, ...]]:
+        """What replaces every operation that changes: nothing, itself reading blocks, or its part and a gather."""
         inside = dict.fromkeys([*plan.region, *plan.gone])
         inside.update(dict.fromkeys(r for name in gone for r in program.readers[name]))
         at: dict[str, tuple[o.Op, ...]] = {}
         for name in inside:
-            at[name] = () if name in gone else self._crossed(program, name, read_as, plan, name in whole)
-        stays = gather_stays(program, self.gather, plan.region)
-        if not stays:
-            at[self.gather] = ()
-            gone.add(self.gather)
-        return self._edited(program, at, {name: read_as[name] for name in gone})
+            op = program.ops[name]
+            operands = tuple([read_as.get(x, x) if type(x) is str else x for x in op.operands])
+            if name in gone:
+                at[name] = ()
+            elif name in plan.gone:  # an output keeps its name: what it sliced is sliced already
+                sliced = plan.gone[name]
+                copied = (read_as.get(sliced, sliced),)
+                at[name] = (o.Pointwise(name=name, fn="Copy", operands=copied, label=op.label, site=op.site),)
+            elif name in whole:
+                part = replace(op, name=read_as[name], operands=operands)
+                at[name] = part, o.AllGather(name=name, operands=(part.name,), label=op.label, site=op.site)
+            elif operands != op.operands:
+                at[name] = (replace(op, operands=operands),)
+        return at
 
-    def _crossed(
-        self, program: Program, name: str, read_as: dict[str, str], plan: Crossing, is_whole: bool
-    ) -> tuple[o.Op, ...]:
-        op = program.ops[name]
-        operands = tuple(read_as.get(x, x) if isinstance(x, str) else x for x in op.operands)
-        if name in plan.gone:  # an output keeps its name: what it sliced is sliced already
-            instead = plan.gone[name]
-            return (
-                o.Pointwise(
-                    name=name, fn="Copy", operands=(read_as.get(instead, instead),), label=op.label, site=op.site
-                ),
-            )
-        if not is_whole:
-            return (replace(op, operands=operands),)
-        part = replace(op, name=read_as[name], operands=operands)
-        return part, o.AllGather(name=name, operands=(part.name,), label=op.label, site=op.site)
-
-    def _edited(self, program: Program, at: dict[str, tuple[o.Op, ...]], gone: dict[str, str]) -> Program:
+    def _edited(
+        self,
+        program: Program,
+        at: dict[str, tuple[o.Op, ...]],
+        gone: dict[str, str],
+        inferred: dict[str, TensorType],
+    ) -> Program:
         ops = with_replaced(program.ops, at)
         own = program.fusion_of.get(self.gather)
         renamed = {name: tuple(op.name for op in new[:1]) for name, new in at.items()}
@@ -151,7 +161,7 @@ class Reorder(Transform):
         moved = {name: Moved(self.script(), (now,)) for name, now in gone.items()}
         moved.update(emptied_groups(program, fusions, self.script()))
         touched = [op.name for new in at.values() for op in new]
-        return program.edit(ops, touched=touched, fusions=fusions, moved=moved)
+        return program.edit(ops, touched=touched, inferred=inferred, fusions=fusions, moved=moved)
 
     @classmethod
     def candidates(cls, program: Program) -> Iterator[Self]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.program import Fusion, Moved, Program
 
 
-def fresh_name(stem: str, taken: set[str]) -> str:
-    """`stem`, or `stem` with ``_2``, ``_3``, … where it is taken; the name is taken from now on."""
+def fresh_name(program: Program, stem: str, given: Container[str] = ()) -> str:
+    """`stem`, or `stem` with ``_2``, ``_3``, … where `program` has that name or the step has `given` it already."""
     name, count = stem, 1
-    while name in taken:
+    while program.has_name(name) or name in given:
         count += 1
         name = f"{stem}_{count}"
-    taken.add(name)
     return name
 
 

@@ -46,9 +46,9 @@ class Split(Transform):
     >>> before = cl.program("sum", outputs=[cl.all_reduce(g, name="total")], ranks=4)
     >>> Split("total")(before)
     sum: 3 ops, 4 ranks
-      g = Tensor                            FP32[8] Local
-      total_rs = ReduceScatter(g, dim=0)    FP32[8] Sliced(0)
-      total = AllGather(total_rs)           FP32[8] Replicated
+      g = Tensor                          FP32[8] Local
+      total_rs = ReduceScatter(g, dim=0)  FP32[8] Sliced(0)
+      total = AllGather(total_rs)         FP32[8] Replicated
       outputs total
     """
 
@@ -120,7 +120,7 @@ class Split(Transform):
         )
 
     def _scattered(self, program: Program, op: o.Op, dim: int) -> Halves:
-        part = fresh_name(f"{op.name}_rs", program.names_taken())
+        part = fresh_name(program, f"{op.name}_rs")
         reduction = op.reduction if isinstance(op, o.AllReduce) else "+"
         first = o.ReduceScatter(
             name=part, operands=op.operands, label=op.label, site=op.site, dim=dim, reduction=reduction
@@ -132,14 +132,15 @@ class Split(Transform):
             found = f"cannot split {op.name!r} into a Reduce along dim {self.dim}: its root receives it whole"
             way_out = Split(op.name, None, self.into)
             return Refusal(found, _RULE, way_out.script(), way_out)
-        part = fresh_name(f"{op.name}_reduce", program.names_taken())
+        part = fresh_name(program, f"{op.name}_reduce")
         first = o.Reduce(name=part, operands=op.operands, label=op.label, site=op.site, reduction=op.reduction)
         second = o.Broadcast(name=op.name, operands=(part,), label=op.label, site=op.site)
         return Halves((first, second), (part, op.name))
 
     def _sent(self, program: Program, op: o.Send, dim: int) -> Halves:
-        taken, source = program.names_taken(), next(op.sources)
-        cut, part = fresh_name(f"{source}_part", taken), fresh_name(f"{op.name}_part", taken)
+        source = next(op.sources)
+        cut = fresh_name(program, f"{source}_part")
+        part = fresh_name(program, f"{op.name}_part", (cut,))
         block = o.LocalSlice(name=cut, operands=(source,), label=program.ops[source].label, site=op.site, dim=dim)
         moved = o.Send(name=part, operands=(cut,), label=op.label, site=op.site, offset=op.offset)
         # The gather runs in the target group, so it cannot stay in a fused group of this one.
