@@ -131,7 +131,7 @@ class Program:
 
     @cached_property
     def unit_of(self) -> Mapping[str, str]:
-        """For every value in a fused group or overlap, the name of what runs as one: the overlap's, else the group's."""
+        """For every value in an overlap or fused group, the name of what runs as one (the overlap, else the group)."""
         units = {member: fusion.name for member, fusion in self.fusion_of.items()}
         units.update({member: overlap.name for member, overlap in self.overlap_of.items()})
         return units

@@ -65,8 +65,8 @@ def program(
     >>> g = cl.tensor("g", cl.FP32, (8,), cl.Local)
     >>> cl.program("sum", inputs=[g], outputs=[cl.all_reduce(g, name="total")], ranks=4)
     sum: 2 ops, 4 ranks
-      g = Tensor             FP32[8] Local
-      total = AllReduce(g)   FP32[8] Replicated
+      g = Tensor            FP32[8] Local
+      total = AllReduce(g)  FP32[8] Replicated
       outputs total
     """
     if callable(name):
@@ -116,7 +116,8 @@ def _dependency_order(outputs: Sequence[Value]) -> Iterator[Value]:
 
 
 def _check_inputs(name: str, leaves: Sequence[Value], listed: Sequence[Value]) -> None:
-    missing = [v for v in leaves if v not in set(listed)]
+    known, reached = set(listed), set(leaves)
+    missing = [v for v in leaves if v not in known]
     if missing:
         raise ProgramError(
             f"program {name!r} reads {missing[0].name!r}, which is not among its inputs",
@@ -124,7 +125,7 @@ def _check_inputs(name: str, leaves: Sequence[Value], listed: Sequence[Value]) -
             where=str(missing[0].op.site or ""),
             hint=f"inputs=[…, {missing[0].name}]",
         )
-    unread = [v for v in listed if v not in set(leaves)]
+    unread = [v for v in listed if v not in reached]
     if unread:
         raise ProgramError(
             f"program {name!r} lists input {unread[0].name!r}, which no output depends on",
