@@ -149,7 +149,7 @@ def picture_html(picture: Any, caption: str) -> tuple[str, bool]:
     if hasattr(figure, "savefig"):
         held = io.BytesIO()
         figure.savefig(held, format="png", dpi=FIGURE_DPI, bbox_inches="tight", facecolor=LIGHT.background)
-        return _png_image(held.getvalue(), caption), False
+        return _png_image(held.getvalue(), caption, dpi=FIGURE_DPI), False
     if isinstance(picture, str | Path) and Path(picture).suffix.lower() in (".svg", ".png"):
         path = Path(picture)
         if path.suffix.lower() == ".png":
@@ -163,8 +163,11 @@ def picture_html(picture: Any, caption: str) -> tuple[str, bool]:
     )
 
 
-def _png_image(data: bytes, alt: str) -> str:
-    return f'<img alt="{escaped(alt)}" src="data:image/png;base64,{base64.b64encode(data).decode("ascii")}"/>'
+def _png_image(data: bytes, alt: str, dpi: int = 96) -> str:
+    """A PNG inside the page, at its size in inches: a finer one is not larger."""
+    width = round(int.from_bytes(data[16:20], "big") * 96 / dpi)  # the header's first number
+    address = base64.b64encode(data).decode("ascii")
+    return f'<img alt="{escaped(alt)}" width="{width}" src="data:image/png;base64,{address}"/>'
 
 
 _CSS = f"""
