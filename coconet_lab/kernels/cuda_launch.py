@@ -1,0 +1,167 @@
+"""The numbers of one launch: what a rank walks, where everything lies, as the argument struct of its kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coconet_lab.ir.types import Range
+from coconet_lab.kernels.cuda_abi import (
+    MAX_CTAS,
+    exchange_words,
+    has_buckets,
+    pack,
+    peer_tensors,
+    reduced_count,
+    rows_of,
+)
+from coconet_lab.kernels.cuda_printer import CudaSource
+from coconet_lab.kernels.cuda_space import block_of, piece_borders, vector_counts, walk
+from coconet_lab.kernels.kernel import Kernel
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """How the ranks of a group meet inside a launch.
+
+    Parameters
+    ----------
+    pads : tuple of int
+        Addresses of the ranks' signal pads, in rank order.
+    state : int
+        Address of this rank's own counters.
+    limit_ns : int
+        How long a wait may take.
+    opens, closes : bool
+        Whether this launch begins and ends with a meeting.
+    """
+
+    pads: tuple[int, ...]
+    state: int
+    limit_ns: int
+    opens: bool = False
+    closes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory that reductions need.
+
+    Parameters
+    ----------
+    partial : int
+        Address of this rank's partial results, `partial_words` 8-byte words.
+    exchange : tuple of int
+        Addresses of the ranks' exchange memory.
+    half_words : int
+        Words of one of its two halves: at least `exchange_words` of every kernel that uses it.
+    tables : mapping of name to int
+        Addresses of `bucket_tables` on the device.
+    """
+
+    partial: int
+    exchange: tuple[int, ...]
+    half_words: int
+    tables: dict[str, int]
+
+
+def partial_words(source: CudaSource, rank: int) -> tuple[list[int], int]:
+    """Where each reduction's partial results start, and the words they take."""
+    places, at = [], 0
+    buckets = len(bucket_tables(source.kernel, rank)["bucket_piece"]) if has_buckets(source.kernel) else 0
+    for accumulator in source.kernel.accumulators:
+        places.append(at)
+        at += buckets if accumulator.per_piece else MAX_CTAS
+    return places, at
+
+
+def half_words(source: CudaSource) -> int:
+    """Words of exchange memory that one launch of a kernel uses."""
+    walks = [walk(source.kernel, rank) for rank in range(source.kernel.space.ranks)]
+    return exchange_words(source.kernel, source.folding, walks)[1]
+
+
+def bucket_tables(kernel: Kernel, rank: int) -> dict[str, Array]:
+    """The buckets of a list that `rank` walks, as int64 tables: by argument name.
+
+    ``bucket_start`` counts from the block's start and has the end at the end; ``piece_bucket`` gives each tensor's
+    first bucket here, and the number of buckets at the end; ``piece_elements`` counts all ranks' elements.
+    """
+    space = kernel.space
+    ((low, high),) = block_of(space, rank)
+    sizes = [math.prod(piece) for piece in space.pieces]
+    ends = np.cumsum(sizes)
+    borders = [at for at in piece_borders(space)[:-1] if low <= at < high]
+    pieces = np.searchsorted(ends, borders, side="right")
+    return {
+        "bucket_start": np.array([at - low for at in borders] + [high - low], np.int64),
+        "bucket_piece": pieces.astype(np.int64),
+        "piece_bucket": np.searchsorted(pieces, np.arange(len(sizes) + 1), side="left").astype(np.int64),
+        "piece_elements": np.array(sizes, np.int64),
+    }
+
+
+def arguments(
+    source: CudaSource,
+    rank: int,
+    *,
+    tensors: Sequence[Sequence[int]],
+    scalars: Sequence[int],
+    team: Team,
+    scratch: Scratch | None = None,
+    chunk: Range | None = None,
+) -> Array:
+    """The packed argument struct of one launch.
+
+    Parameters
+    ----------
+    source : CudaSource
+    rank : int
+        Of the group.
+    tensors : sequence of sequences of int
+        For every tensor, its buffer's address: on every rank of the group where the kernel reaches peers, else the one
+        address it uses (a send's target: the partner's).
+    scalars : sequence of int
+        Addresses of the scalars' 8-byte slots.
+    team : Team
+    scratch : Scratch or None
+        For kernels with reductions.
+    chunk : pair of int or None
+        The part of the chunk dim to walk.
+    """
+    kernel, folding = source.kernel, source.folding
+    found = walk(kernel, rank, chunk)
+    peers = peer_tensors(kernel)
+    first = tuple(
+        tuple(base + origin * t.dtype.itemsize for base in bases)
+        for t, bases, origin in zip(kernel.tensors, tensors, found.origins)
+    )
+    vectors, left = vector_counts(kernel, found, first)
+    values: dict[str, int | Sequence[int]] = {
+        "extent": found.extents, "index": found.index, "index_step": found.index_steps,
+        "vectors": vectors, "first": left, "total": found.total,
+        "team": (*team.pads, team.state, team.limit_ns, int(team.opens) | int(team.closes) << 1),
+    }  # fmt: skip
+    for t, addresses in enumerate(first):
+        values[f"t{t}"] = addresses if t in peers else addresses[0]
+        values[f"t{t}_step"] = found.steps[t]
+    values |= {f"s{s}": address for s, address in enumerate(scalars)}
+    if kernel.accumulators and scratch is not None:
+        walks = [walk(kernel, r) for r in range(kernel.space.ranks)]
+        places, _ = exchange_words(kernel, folding, walks)
+        partials, _ = partial_words(source, rank)
+        values |= {"partial": scratch.partial, "exchange": scratch.exchange, "half": scratch.half_words}
+        for a, accumulator in enumerate(kernel.accumulators):
+            values |= {f"a{a}_at": places[a], f"a{a}_partial": partials[a]}
+            values |= {f"a{a}_rows": rows_of(accumulator, kernel, folding, found)}
+            values |= {f"a{a}_count": reduced_count(accumulator, kernel)}
+    if has_buckets(kernel) and scratch is not None:
+        tables = bucket_tables(kernel, rank)
+        values |= {"pieces": len(kernel.space.pieces), "buckets": len(tables["bucket_piece"]), **scratch.tables}
+    return pack(source.layout, values)

@@ -1,0 +1,250 @@
+"""CUDA text run on the CPU: a thread a thread, shared memory by CTA; the few device primitives are given in C++.
+
+Slow, and no proof about a GPU's memory model; but indices, tails, masks, roundings, reductions and meetings between
+ranks are those of the text that runs there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import re
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from coconet_lab.kernels.cuda_abi import PAD_BYTES, STATE_BYTES, peer_tensors
+from coconet_lab.kernels.cuda_launch import Scratch, Team, arguments, bucket_tables, half_words, partial_words
+from coconet_lab.kernels.cuda_printer import CudaSource
+from coconet_lab.kernels.kernel import Kernel
+
+THREADS = 64
+
+DEVICE = r"""
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <vector>
+#define __device__
+#define __forceinline__ inline
+#define __global__
+#define __launch_bounds__(x)
+#define __grid_constant__
+#define __shared__ static
+struct uint4 { unsigned x, y, z, w; };
+static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+struct Index { unsigned x; };
+static thread_local Index threadIdx;
+static Index blockIdx, gridDim, blockDim;
+static int my_rank;
+static std::barrier<>* whole;
+static std::vector<std::barrier<>*> warps;
+static void __syncthreads() { whole->arrive_and_wait(); }
+static void __threadfence_system() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+template <class T> static T __ldcs(const T* p) { return *p; }
+template <class T> static T __ldcg(const T* p) { return *(volatile const T*)p; }
+template <class A, class B> static B bits(A a) { B b; std::memcpy(&b, &a, sizeof(B)); return b; }
+static float __uint_as_float(unsigned x) { return bits<unsigned, float>(x); }
+static unsigned __float_as_uint(float x) { return bits<float, unsigned>(x); }
+static float __int_as_float(int x) { return bits<int, float>(x); }
+static double __longlong_as_double(long long x) { return bits<long long, double>(x); }
+static unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)(((unsigned long long)a * b) >> 32); }
+static float __double2float_rz(double x) {
+  float y = (float)x;
+  return std::fabs((double)y) > std::fabs(x) ? std::nextafter(y, 0.0f) : y;
+}
+template <class T> static T toward_zero(double x) {
+  const double top = -(double)std::numeric_limits<T>::min();
+  return x >= top ? std::numeric_limits<T>::max() : x <= -top ? std::numeric_limits<T>::min() : (T)x;
+}
+static int __float2int_rz(float x) { return toward_zero<int>(x); }
+static int __double2int_rz(double x) { return toward_zero<int>(x); }
+static long long __float2ll_rz(float x) { return toward_zero<long long>(x); }
+static long long __double2ll_rz(double x) { return toward_zero<long long>(x); }
+static unsigned atomicAdd(unsigned* p, unsigned x) { return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); }
+static unsigned atomicCAS(unsigned* p, unsigned old, unsigned x) {
+  __atomic_compare_exchange_n(p, &old, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  return old;
+}
+template <class T> static T __shfl_down_sync(unsigned, T x, int step) {
+  static T lanes[1024];
+  std::barrier<>& warp = *warps[threadIdx.x / 32];
+  lanes[threadIdx.x] = x;
+  warp.arrive_and_wait();
+  const T found = threadIdx.x % 32 + step < 32 ? lanes[threadIdx.x + step] : x;
+  warp.arrive_and_wait();
+  return found;
+}
+"""
+
+RUN = r"""
+extern "C" void run(unsigned cta, unsigned ctas, int rank, const Args* args) {
+  my_rank = rank;
+  blockIdx.x = cta;
+  gridDim.x = ctas;
+  blockDim.x = THREADS;
+  whole = new std::barrier<>(THREADS);
+  for (int n = 0; n < THREADS / 32; ++n) warps.push_back(new std::barrier<>(32));
+  std::vector<std::thread> threads;
+  for (unsigned n = 0; n < THREADS; ++n) threads.emplace_back([=] { threadIdx.x = n; KERNEL(*args); });
+  for (auto& thread : threads) thread.join();
+  for (auto* warp : warps) delete warp;
+  warps.clear();
+  delete whole;
+}
+"""
+
+PRIMITIVES = {
+    "float up(fp16 x)": "{ _Float16 y; std::memcpy(&y, &x, 2); return (float)y; }",
+    "void down(float x, fp16& y)": "{ _Float16 z = (_Float16)x; std::memcpy(&y, &z, 2); }",
+    "void down(float x, bf16& y)": (
+        "{ u32 b = __float_as_uint(x); y.bits = x != x ? 0x7FFF : (b + 0x7FFF + ((b >> 16) & 1)) >> 16; }"
+    ),
+    "void post(u32* flag, u32 value)": "{ __atomic_store_n(flag, value, __ATOMIC_RELEASE); }",
+    "u32 seen(const u32* flag)": "{ std::this_thread::yield(); return __atomic_load_n(flag, __ATOMIC_ACQUIRE); }",
+    "u64 clock_ns()": "{ timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000ull + t.tv_nsec; }",
+}
+
+
+def host_text(source: CudaSource) -> str:
+    """The kernel's text with C++ in place of PTX."""
+    text = source.text
+    for signature, body in PRIMITIVES.items():
+        start = text.index(signature) + len(signature)
+        depth, end = 0, start
+        while True:
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+            if depth == 0 and text[end - 1] == "}":
+                break
+        text = f"{text[:start]} {body}{text[end:]}"
+    half = r'fp16 y; asm\("cvt\.rn\.f16\.f64[^;]*;"[^;]*; return up\(y\);'
+    text, count = re.subn(half, "fp16 y; _Float16 z = (_Float16)x; std::memcpy(&y, &z, 2); return up(y);", text)
+    assert count == 1
+    assert "asm" not in text
+    return DEVICE + text + RUN.replace("KERNEL", source.name)
+
+
+def build(source: CudaSource, folder: Path, unroll: int = 2) -> Path:
+    """Compile the text, once for all ranks."""
+    path = folder / f"{source.name}-{unroll}.so"
+    with _building:
+        if path.exists():
+            return path
+        code = folder / f"{path.stem}.cpp"
+        code.write_text(host_text(source))
+        defines = ["-DRANK=my_rank", f"-DUNROLL={unroll}", f"-DTHREADS={THREADS}"]
+        options = ["-O1", "-std=c++20", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC", "-shared"]
+        command = ["g++", *options, *defines, "-o", str(path), str(code), "-lpthread"]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return path
+
+
+_building = threading.Lock()
+
+
+def address(array: np.ndarray) -> int:
+    return int(array.ctypes.data)
+
+
+class Kept:
+    """Zeroed memory at chosen places, kept alive."""
+
+    def __init__(self) -> None:
+        self._all: list[np.ndarray] = []
+
+    def take(self, nbytes: int, shift: int = 0) -> np.ndarray:
+        """Bytes at a multiple of 256, and `shift` further."""
+        raw = np.zeros(nbytes + shift + 512, np.uint8)
+        self._all.append(raw)
+        start = -address(raw) % 256 + shift
+        return raw[start : start + nbytes]
+
+
+class OnHost:
+    """One kernel on one rank: `ctas` copies of its library, since a CTA's shared memory is static there."""
+
+    def __init__(self, source: CudaSource, rank: int, folder: Path, ctas: int = 2, unroll: int = 2) -> None:
+        self.source, self.rank, self.ctas = source, rank, ctas
+        built = build(source, folder, unroll)
+        self.libraries = []
+        for cta in range(ctas):
+            copy = folder / f"{built.stem}.{rank}.{cta}.{next(_numbers)}.so"
+            shutil.copy(built, copy)
+            self.libraries.append(ctypes.CDLL(str(copy)))
+
+    def run(self, packed: np.ndarray) -> None:
+        """All CTAs at once; the error word is in the state that `packed` names."""
+        place = ctypes.c_void_p(packed.ctypes.data)
+        threads = [
+            threading.Thread(target=library.run, args=(cta, self.ctas, self.rank, place))
+            for cta, library in enumerate(self.libraries)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+_numbers = itertools.count()
+
+
+class Launcher:
+    """Runs one kernel on all ranks of its group, with pads and counters that stay from launch to launch."""
+
+    def __init__(self, source: CudaSource, folder: Path, *, ctas: int = 2, unroll: int = 2) -> None:
+        self.source, self.kernel, self.ranks = source, source.kernel, source.kernel.space.ranks
+        self.memory = Kept()
+        self.on_rank = [OnHost(source, rank, folder, ctas, unroll) for rank in range(self.ranks)]
+        self.pads = [self.memory.take(PAD_BYTES) for _ in range(self.ranks)]
+        self.states = [self.memory.take(STATE_BYTES) for _ in range(self.ranks)]
+        self.half = half_words(source)
+        self.exchange = [self.memory.take(16 * self.half + 8) for _ in range(self.ranks)]
+        self.partials = [self.memory.take(8 * partial_words(source, r)[1] + 8) for r in range(self.ranks)]
+
+    def launch(self, tensors, scalars=(), *, meets: bool = True, limit_s: float = 20.0, chunk=None, absent=()) -> None:
+        """`tensors[t][rank]` are arrays; `scalars` are 8-byte arrays. Ranks in `absent` do not come."""
+        peers = peer_tensors(self.kernel)
+        threads = []
+        for rank in set(range(self.ranks)) - set(absent):
+            team = Team(
+                tuple(map(address, self.pads)), address(self.states[rank]), int(limit_s * 1e9),
+                meets and self.kernel.opens, meets and self.kernel.closes,
+            )  # fmt: skip
+            scratch = Scratch(
+                address(self.partials[rank]), tuple(map(address, self.exchange)), self.half,
+                device_tables(self.kernel, rank, self.memory),
+            )  # fmt: skip
+            places = [
+                [address(a) for a in arrays] if t in peers else [address(arrays[rank])]
+                for t, arrays in enumerate(tensors)
+            ]
+            packed = arguments(
+                self.source, rank, tensors=places, scalars=[address(s) for s in scalars],
+                team=team, scratch=scratch, chunk=chunk,
+            )  # fmt: skip
+            threads.append(threading.Thread(target=self.on_rank[rank].run, args=(packed,)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def error(self, rank: int) -> int:
+        """The error word of a rank."""
+        return int(self.states[rank][:4].view(np.uint32)[0])
+
+
+def device_tables(kernel: Kernel, rank: int, memory: Kept) -> dict[str, int]:
+    """Addresses of a list kernel's bucket tables."""
+    found = {}
+    for name, table in bucket_tables(kernel, rank).items() if kernel.space.pieces else ():
+        place = memory.take(table.nbytes + 8)
+        place[: table.nbytes] = table.view(np.uint8)
+        found[name] = address(place)
+    return found
