@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.program import Program
-from coconet_lab.ir.updates import is_in_place_gather, order_edges
+from coconet_lab.ir.updates import is_in_place_gather
 from coconet_lab.kernels.lower_memory import Memory, source_of
 from coconet_lab.kernels.plan import AnyEntry
 
@@ -64,12 +64,16 @@ def units_in_order(program: Program, host: frozenset[str]) -> list[Unit]:
 def _edges(program: Program) -> Iterator[tuple[str, str]]:
     for name, op in program.ops.items():
         yield from ((source, name) for source in op.sources)
-    yield from order_edges(program)
-    # A gather in place and the blocks it gathers are one storage: who reads the blocks comes before the next version.
-    for name, op in program.ops.items():
-        if isinstance(op, o.Update) and is_in_place_gather(program, source_of(op)):
-            blocks = source_of(program.ops[source_of(op)])
-            yield from ((reader, name) for reader in program.readers[blocks] if reader != name)
+        if isinstance(op, o.Update):
+            yield from ((reader, name) for reader in _old_readers(program, op))
+
+
+def _old_readers(program: Program, update: o.Update) -> Iterator[str]:
+    """Who reads the version that an update overwrites: of a gather in place also the blocks, which are one storage."""
+    tensor = source_of(update)
+    yield from (reader for reader in program.readers[tensor] if reader != update.name)
+    if is_in_place_gather(program, tensor):
+        yield from (reader for reader in program.readers[source_of(program.ops[tensor])] if reader != update.name)
 
 
 def forwarded(program: Program, memory: Memory, order: Sequence[Unit]) -> dict[str, str]:
@@ -84,7 +88,7 @@ def forwarded(program: Program, memory: Memory, order: Sequence[Unit]) -> dict[s
         tensor, value = source_of(op), source_of(op, 1)
         if value not in alone or value in program.outputs or program.readers[value] != (update,) or tensor == value:
             continue
-        others = [reader for reader in program.readers[tensor] if reader not in (update, value)]
+        others = [reader for reader in _old_readers(program, op) if reader != value]
         if all(place[reader] < place[value] for reader in others) and _writes_anywhere(program, op, program.ops[value]):
             found[value] = update
     return found
