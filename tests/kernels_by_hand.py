@@ -92,7 +92,7 @@ class Hand:
 
 
 def launch(kernel: k.Kernel, buffers: list[list[Any]], scalars=(), chunk=None, times: int = 1) -> None:
-    """Run a kernel on threads: ``buffers[rank][tensor]`` are arrays, written in place; `scalars` in the kernel's order."""
+    """Run a kernel on threads: ``buffers[rank][tensor]`` are written in place; `scalars` in the kernel's order."""
     function, ranks = compile_numba(kernel), kernel.space.ranks
     pads = [np.zeros(pad_bytes(ranks), np.uint8) for _ in range(ranks)]
     sizes = [24 * accumulator_elements(kernel, at) for at in range(len(kernel.accumulators))]

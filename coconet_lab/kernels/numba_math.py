@@ -30,8 +30,7 @@ _EXP_SERIES = tuple(1 / math.factorial(n) for n in range(14))
 _ERF_SERIES = tuple((-1) ** n * 2 / math.sqrt(math.pi) / (math.factorial(n) * (2 * n + 1)) for n in range(21))
 
 
-@intrinsic
-def _bits(typing_context: Any, value: Any) -> _Built:
+def _build_bits(typing_context: Any, value: Any) -> _Built:
     """The bits of a float64."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -40,14 +39,19 @@ def _bits(typing_context: Any, value: Any) -> _Built:
     return types.int64(types.float64), build
 
 
-@intrinsic
-def _double(typing_context: Any, bits: Any) -> _Built:
+_bits: Any = intrinsic(_build_bits)
+
+
+def _build_double(typing_context: Any, bits: Any) -> _Built:
     """The float64 of these bits."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], _F64)
 
     return types.float64(types.int64), build
+
+
+_double: Any = intrinsic(_build_double)
 
 
 @njit(nogil=True, error_model="numpy")

@@ -120,8 +120,7 @@ tile_i64 = _tile("tile_i64", I64, types.int64)
 tile_u32 = _tile("tile_u32", I32, types.uint32)
 
 
-@intrinsic
-def to_fp16(typing_context: Any, value: Any) -> _Built:
+def _to_fp16(typing_context: Any, value: Any) -> _Built:
     """A float32 rounded to FP16, to nearest even."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -130,8 +129,10 @@ def to_fp16(typing_context: Any, value: Any) -> _Built:
     return types.float32(types.float32), build
 
 
-@intrinsic
-def to_bf16(typing_context: Any, value: Any) -> _Built:
+to_fp16: Any = intrinsic(_to_fp16)
+
+
+def _to_bf16(typing_context: Any, value: Any) -> _Built:
     """A float32 rounded to BF16, to nearest even; NaN stays NaN."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -145,8 +146,10 @@ def to_bf16(typing_context: Any, value: Any) -> _Built:
     return types.float32(types.float32), build
 
 
-@intrinsic
-def to_odd(typing_context: Any, value: Any) -> _Built:
+to_bf16: Any = intrinsic(_to_bf16)
+
+
+def _to_odd(typing_context: Any, value: Any) -> _Built:
     """A float64 as a float32 whose last bit is set where anything was cut off: a second rounding then errs nowhere."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -163,6 +166,9 @@ def to_odd(typing_context: Any, value: Any) -> _Built:
         return builder.bitcast(builder.select(exact, cut, builder.or_(cut, I32(1))), F32)
 
     return types.float32(types.float64), build
+
+
+to_odd: Any = intrinsic(_to_odd)
 
 
 def _saturating(name: str, kind: Any, numba_type: Any) -> Any:
@@ -205,14 +211,16 @@ maximum = _extreme("maximum", ">", "The larger of two; NaN if either is.")
 minimum = _extreme("minimum", "<", "The smaller of two; NaN if either is.")
 
 
-@intrinsic
-def choose(typing_context: Any, condition: Any, a: Any, b: Any) -> _Built:
+def _choose(typing_context: Any, condition: Any, a: Any, b: Any) -> _Built:
     """`a` where `condition` is not zero, else `b`; both are computed, no branch is taken."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.select(builder.icmp_signed("!=", args[0], args[0].type(0)), args[1], args[2])
 
     return a(condition, a, a), build
+
+
+choose: Any = intrinsic(_choose)
 
 
 _LOW, _HIGH = np.uint64(0xFFFFFFFF), np.uint64(32)
