@@ -14,6 +14,7 @@ from coconet_lab.ir.types import TensorType
 from coconet_lab.ir.updates import storage_of, updated_inputs
 from coconet_lab.transforms.base import Transform, call, in_overlap, unknown
 from coconet_lab.transforms.crossing import retyped_below
+from coconet_lab.transforms.preview import groups_refusal, preview
 
 RULE = "a tensor is stored as blocks where its own update works on blocks and nothing else changes [paper §3.2]"
 
@@ -49,7 +50,12 @@ class AsSlice(Transform):
             name, error = changed
             found = f"cannot slice {self._asked()}: {name!r} cannot work on blocks: {error.found}"
             return Refusal(found, f"{RULE}; {error.rule}", self._hint(program))
-        return in_overlap(program, iter(changed)) or self._changes_more(program, changed) or changed
+        return (
+            in_overlap(program, iter(changed))
+            or self._changes_more(program, changed)
+            or self._breaks_group(program, changed)
+            or changed
+        )
 
     def _asked(self) -> str:
         return ", ".join(map(repr, self.names))
@@ -103,9 +109,11 @@ class AsSlice(Transform):
                 return f'split("{name}") and reorder first, so that the updates work on blocks'
         return "leave it Replicated"
 
-    def needs_trial(self, program: Program, plan: dict[str, TensorType]) -> bool:
-        """Only where fused groups read the tensors."""
-        return bool(program.fusions)
+    def _breaks_group(self, program: Program, changed: dict[str, TensorType]) -> Refusal | None:
+        touched = [*changed, *(r for name in self.names for r in program.readers[name])] if program.fusions else []
+        fusions = dict.fromkeys(program.fusion_of[name] for name in touched if name in program.fusion_of)
+        after = preview(program, {}, changed, {})
+        return groups_refusal(after, {f.name: f.members for f in fusions}, self.script())
 
     def carry_out(self, program: Program, plan: dict[str, TensorType]) -> Program:
         """The program with the inputs stored as blocks, and everything below typed again."""

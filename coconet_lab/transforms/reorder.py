@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from coconet_lab.errors import Refusal
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.program import Moved, Program
-from coconet_lab.ir.types import TensorType
 from coconet_lab.transforms.base import Transform, call, in_overlap, unknown
-from coconet_lab.transforms.crossing import RULE, Crossing, between, cross, gather_stays, last_values, needed_whole
-from coconet_lab.transforms.rewriting import carried_groups, emptied_groups, fresh_name, with_replaced
+from coconet_lab.transforms.crossing import RULE, between, cross, last_values
+from coconet_lab.transforms.preview import groups_refusal, preview
+from coconet_lab.transforms.replacing import Replacements, replacements
+from coconet_lab.transforms.rewriting import carried_groups, emptied_groups, with_replaced
 from coconet_lab.transforms.split import Split
 
 
@@ -46,8 +47,8 @@ class Reorder(Transform):
     past: tuple[str, ...]
     kind: ClassVar[str] = "reorder"
 
-    def plan(self, program: Program) -> Crossing | Refusal:
-        """What the gather crosses, or the Refusal."""
+    def plan(self, program: Program) -> Replacements | Refusal:
+        """What stands for the operations the gather crosses, or the Refusal."""
         op = program.ops.get(self.gather)
         if op is None:
             return unknown(program, self.gather)
@@ -59,7 +60,11 @@ class Reorder(Transform):
         region = between(program, self.gather, past)
         refusal = self._not_below(program, set(region))
         refusal = refusal or in_overlap(program, iter([self.gather, *region])) or self._cut_group(program, region)
-        return refusal or cross(program, self.gather, region)
+        crossing = refusal or cross(program, self.gather, region)
+        if isinstance(crossing, Refusal):
+            return crossing
+        plan = replacements(program, self.gather, crossing)
+        return self._breaks_group(program, plan) or plan
 
     def _no_gather(self, op: o.Op) -> Refusal:
         way_out = Split(op.name) if isinstance(op, o.AllReduce) else None
@@ -100,68 +105,31 @@ class Reorder(Transform):
                 return Refusal(found, rule, way_out.script(), way_out)
         return None
 
-    def needs_trial(self, program: Program, plan: Crossing) -> bool:
-        """Only where fused groups are crossed or the gather is in one."""
-        touched = (self.gather, *plan.region, *plan.gone)
-        return bool(program.fusions) and not program.fusion_of.keys().isdisjoint(touched)
+    def _breaks_group(self, program: Program, plan: Replacements) -> Refusal | None:
+        if not program.fusions or self.gather in program.fusion_of:
+            return None  # nothing to break, or known from the new program only (needs_trial)
+        groups: dict[str, tuple[str, ...]] = {}
+        touched = (*plan.at, *plan.inferred)
+        for fusion in dict.fromkeys(program.fusion_of[n] for n in touched if n in program.fusion_of):
+            groups[fusion.name] = tuple(x for m in fusion.members for x in plan.renamed.get(m, (m,)))
+        new = {op.name: op for ops in plan.at.values() for op in ops}
+        readers = plan.readers(program, (m for members in groups.values() for m in members))
+        return groups_refusal(preview(program, new, plan.inferred, readers), groups, self.script())
 
-    def carry_out(self, program: Program, plan: Crossing) -> Program:
+    def needs_trial(self, program: Program, plan: Replacements) -> bool:
+        """Only where the gather is in a fused group, which new gathers join: groups may then wait for each other."""
+        return self.gather in program.fusion_of
+
+    def carry_out(self, program: Program, plan: Replacements) -> Program:
         """The program with the crossed operations on slices and one gather for each value needed whole."""
-        read_as = {self.gather: plan.source}
-        whole = needed_whole(program, self.gather, plan)
-        for name in whole:
-            read_as[name] = fresh_name(program, f"{name}_part", read_as.values())
-        gone: set[str] = set()
-        for name, instead in plan.gone.items():
-            if name not in program.output_set:
-                gone.add(name)
-                read_as[name] = read_as.get(instead, instead)
-        at = self._changed(program, plan, read_as, set(whole), gone)
-        if not gather_stays(program, self.gather, plan.region):
-            at[self.gather] = ()
-            gone.add(self.gather)
-        inferred = {read_as.get(name, name): kind for name, kind in plan.sliced.items()}
-        return self._edited(program, at, {name: read_as[name] for name in gone}, inferred)
-
-    def _changed(
-        self, program: Program, plan: Crossing, read_as: dict[str, str], whole: set[str], gone: set[str]
-    ) -> dict[str, tuple[o.Op, ...]]:
-        """What replaces every operation that changes: nothing, itself reading blocks, or its part and a gather."""
-        inside = dict.fromkeys([*plan.region, *plan.gone])
-        inside.update(dict.fromkeys(r for name in gone for r in program.readers[name]))
-        at: dict[str, tuple[o.Op, ...]] = {}
-        for name in inside:
-            op = program.ops[name]
-            operands = tuple([read_as.get(x, x) if type(x) is str else x for x in op.operands])
-            if name in gone:
-                at[name] = ()
-            elif name in plan.gone:  # an output keeps its name: what it sliced is sliced already
-                sliced = plan.gone[name]
-                copied = (read_as.get(sliced, sliced),)
-                at[name] = (o.Pointwise(name=name, fn="Copy", operands=copied, label=op.label, site=op.site),)
-            elif name in whole:
-                part = replace(op, name=read_as[name], operands=operands)
-                at[name] = part, o.AllGather(name=name, operands=(part.name,), label=op.label, site=op.site)
-            elif operands != op.operands:
-                at[name] = (replace(op, operands=operands),)
-        return at
-
-    def _edited(
-        self,
-        program: Program,
-        at: dict[str, tuple[o.Op, ...]],
-        gone: dict[str, str],
-        inferred: dict[str, TensorType],
-    ) -> Program:
-        ops = with_replaced(program.ops, at)
+        ops = with_replaced(program.ops, plan.at)
         own = program.fusion_of.get(self.gather)
-        renamed = {name: tuple(op.name for op in new[:1]) for name, new in at.items()}
-        joining = {name: own.name for name, new in at.items() if len(new) == 2} if own else None
-        fusions = carried_groups(program, ops, renamed, joining)
-        moved = {name: Moved(self.script(), (now,)) for name, now in gone.items()}
+        joining = {name: own.name for name, new in plan.at.items() if len(new) == 2} if own else None
+        fusions = carried_groups(program, ops, plan.renamed, joining)
+        moved = {name: Moved(self.script(), (now,)) for name, now in plan.gone.items()}
         moved.update(emptied_groups(program, fusions, self.script()))
-        touched = [op.name for new in at.values() for op in new]
-        return program.edit(ops, touched=touched, inferred=inferred, fusions=fusions, moved=moved)
+        touched = [op.name for new in plan.at.values() for op in new]
+        return program.edit(ops, touched=touched, inferred=plan.inferred, fusions=fusions, moved=moved)
 
     @classmethod
     def candidates(cls, program: Program) -> Iterator[Self]:

@@ -101,7 +101,7 @@ def test_all_legal_moves_of_ten_thousand_operations_take_under_a_second(build):
 
 @pytest.mark.parametrize("build", [chain, layers, updates])
 def test_legal_moves_grow_with_the_program_and_not_with_its_square(build):
-    small, large = build(1_500), build(6_000)
+    small, large = build(1_000), build(4_000)
     few, many = seconds(legal_moves, small), seconds(legal_moves, large)
     shown(of_a_quarter=few, of_all=many)
     assert many < 4 * few * GROWTH
@@ -111,7 +111,7 @@ def test_steps_grow_with_the_program_and_not_with_its_square():
     def reorder(length):
         return seconds(Reorder("total", (f"x{length - 1}",)), Split("total")(chain(length)))
 
-    few, many = reorder(1_500), reorder(6_000)
+    few, many = reorder(1_000), reorder(4_000)
     shown(of_a_quarter=few, of_all=many)
     assert many < 4 * few * GROWTH
 
@@ -122,7 +122,7 @@ def test_moves_of_a_program_with_a_thousand_groups_stay_linear():
         fusions = tuple(Fusion(f"f{at}", (f"drop{at}", f"out{at}")) for at in range(operations // 8))
         return program.edit(fusions=fusions)
 
-    few, many = seconds(legal_moves, grouped(1_500)), seconds(legal_moves, grouped(6_000))
+    few, many = seconds(legal_moves, grouped(1_000)), seconds(legal_moves, grouped(4_000))
     shown(of_a_quarter=few, of_all=many)
     assert many < 4 * few * GROWTH
 
@@ -144,3 +144,18 @@ def test_clipping_by_a_norm_of_all_gradients_keeps_reorders_local():
     taken = seconds(lambda: list(Reorder.candidates(program)))
     shown(clip=taken)
     assert taken < 1.0 * SLOW_MACHINE
+
+
+def test_reorders_across_a_thousand_groups_stay_linear():
+    def grouped(operations):
+        count, parts = operations // 8, []
+        for at in range(count):
+            g, r = cl.tensor(f"g{at}", FP32, (64,), Local), cl.tensor(f"r{at}", FP32, (64,), Replicated)
+            total = cl.all_gather(cl.reduce_scatter(g, name=f"rs{at}"), name=f"total{at}")
+            parts.append(cl.add(cl.mul(total, r, name=f"a{at}"), 1.0, name=f"b{at}"))
+        program = cl.program("groups", outputs=parts, ranks=4)
+        return program.edit(fusions=tuple(Fusion(f"f{at}", (f"a{at}", f"b{at}")) for at in range(count)))
+
+    few, many = seconds(legal_moves, grouped(1_000)), seconds(legal_moves, grouped(4_000))
+    shown(of_a_quarter=few, of_all=many)
+    assert many < 4 * few * GROWTH

@@ -309,6 +309,28 @@ def test_a_step_that_cuts_or_breaks_a_group_is_refused():
     assert Reorder("total", ("out",)).why_not(ready) is None
 
 
+def test_a_reorder_may_not_leave_a_group_with_two_index_spaces():
+    r, total = vector("r"), cl.all_gather(vector("x", Sliced(0)), name="total")
+    x0 = cl.add(total, r, name="x0")
+    a = cl.mul(x0, 2.0, name="a")
+    before = cl.program("p", outputs=[cl.add(a, x0, name="out"), cl.mul(r, 3.0, name="z")], ranks=2)
+    grouped = after(before, Fuse(("a", "z")))
+    found = Reorder("total", ("out",)).why_not(grouped)
+    assert "fused group 'fused': 'z' runs over the whole on every rank" in found.found
+    with pytest.raises(IllegalTransform, match="runs over the whole"):
+        Reorder("total", ("out",))(grouped)
+    assert "'z' runs over the whole" in AsSlice(("w",)).why_not(_update_beside_whole()).found
+
+
+def _update_beside_whole():
+    w, r = vector("w"), vector("r")
+    w1_part = cl.update(w, cl.add(vector("x", Sliced(0)), 1.0, name="v"), name="w1_part")
+    w1 = cl.all_gather(w1_part, name="w1")
+    twice = cl.mul(w, 2.0, name="twice")
+    before = cl.program("p", outputs=[w1, cl.norm(twice, name="n"), cl.mul(r, 3.0, name="z")], ranks=2)
+    return after(before, Fuse(("twice", "z")))
+
+
 def test_new_gathers_join_the_group_of_the_gather_that_moved():
     x = vector("x", Sliced(0))
     a = cl.all_gather(cl.add(x, 1.0, name="a_part"), name="a")
