@@ -8,33 +8,49 @@ import coconet_lab as cl
 from coconet_lab.schedule.kinds import KINDS, make_step
 from coconet_lab.transforms.moves import legal_moves
 
-UNARY = [cl.abs, cl.neg, cl.relu, cl.copy, lambda x: x * 2, lambda x: 1 - x, lambda x: x * (1 / cl.GROUP.size)]
+UNARY = [
+    cl.abs,
+    cl.neg,
+    cl.relu,
+    cl.copy,
+    lambda x: x * 2,
+    lambda x: 1 - x,
+    lambda x: x * (1 / cl.GROUP.size),
+    lambda x: cl.cast(cl.cast(x, cl.BF16), x.dtype),
+]
 BINARY = [cl.add, cl.sub, cl.mul, cl.maximum, lambda a, b: cl.where(a > b, a, b)]
-REDUCTIONS = [cl.sum, cl.max, cl.norm]
+REDUCTIONS = [cl.sum, cl.max, cl.norm, lambda x: cl.mean(x, dim=len(x.shape) - 1)]
 
 
 @st.composite
 def shapes(draw, ranks):
-    """One-dimensional of any size, or with more dims of which one divides among the ranks."""
-    if draw(st.booleans()):
+    """One-dimensional of any size, a list of tensors, or with more dims of which one divides among the ranks."""
+    kind = draw(st.sampled_from(["flat", "flat", "list", "matrix", "matrix"]))
+    if kind == "flat":
         return (draw(st.integers(1, 9)),)
+    if kind == "list":
+        return draw(st.lists(st.tuples(st.integers(1, 5)), min_size=1, max_size=3))
     return (ranks * draw(st.integers(1, 2)), draw(st.integers(1, 3)))
 
 
 @st.composite
 def inputs(draw, ranks):
-    """Two Local tensors, two Replicated ones of their shape, a row of it, and a scalar."""
+    """Two Local values (one a product of slices, where they are matrices), two Replicated ones, a row, a scalar."""
     shape, dtype = draw(shapes(ranks)), draw(st.sampled_from([cl.FP32, cl.FP16, cl.FP64]))
-    found = [cl.tensor(name, dtype, shape, cl.Local) for name in ("g", "h")]
-    found += [cl.tensor(name, dtype, shape, cl.Replicated) for name in ("w", "v")]
-    found.append(cl.tensor("row", dtype, shape[-1:], cl.Replicated))
+    found = [cl.tensor(name, dtype, shape, cl.Local, bucket=2) for name in ("g", "h")]
+    if len(found[0].shape) == 2 and draw(st.booleans()):
+        x = cl.tensor("x", dtype, (shape[0], 2 * ranks), cl.Sliced(1))
+        found[0] = cl.matmul(x, cl.tensor("k", dtype, (2 * ranks, shape[1]), cl.Sliced(0)), name="layer")
+    found += [cl.tensor(name, dtype, shape, cl.Replicated, bucket=2) for name in ("w", "v")]
+    if not found[0].type.pieces:
+        found.append(cl.tensor("row", dtype, shape[-1:], cl.Replicated))
     found.append(cl.scalar("lr", dtype, low=-2, high=2))
     return found
 
 
 @st.composite
 def programs(draw, max_ops=8):
-    """A program of up to `max_ops` random operations over all layouts, with updates among them, and its outputs."""
+    """A program of up to `max_ops` random operations over all layouts, with updates, perhaps sent on to a group."""
     ranks = draw(st.sampled_from([1, 2, 3, 4]))
     pool = draw(inputs(ranks))
     updatable = [value for value in pool if value.name in ("w", "v")]
@@ -48,7 +64,11 @@ def programs(draw, max_ops=8):
             made.append(value)
     outputs = _joined(made[-1], made[1], updatable if draw(st.booleans()) else [])
     more = draw(st.lists(st.sampled_from(made), max_size=1))
-    return cl.program("random", outputs=list(dict.fromkeys([*outputs, *more])), ranks=ranks)
+    groups = 1
+    if draw(st.integers(0, 3)) == 3 and outputs[0].type.group is not None:
+        groups, outputs[0] = 2, cl.send(outputs[0], to=cl.GROUP + 1, name="sent")
+    outputs = list(dict.fromkeys([*outputs, *more]))
+    return cl.program("random", outputs=outputs, ranks=ranks * groups, groups=groups)
 
 
 def _joined(last, first, updatable):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,12 +22,20 @@ Inputs = Mapping[str, Any]
 INTEGER_BOUNDS = (-2.0, 2.0)
 
 
-def random_inputs(program: Program, seed: int = 0) -> dict[str, Array]:
+class Scheduled(Protocol):
+    """Anything that has a rewritten program, as a Schedule does: this layer does not know schedules."""
+
+    @property
+    def program(self) -> Program:
+        """The program after all steps."""
+
+
+def random_inputs(program: Program | Scheduled, seed: int = 0) -> dict[str, Array]:
     """Values for every input, the same on every machine, number of ranks and schedule.
 
     Parameters
     ----------
-    program : Program
+    program : Program or Schedule
     seed : int
         Also what the implicit dropout seed becomes.
 
@@ -45,7 +53,8 @@ def random_inputs(program: Program, seed: int = 0) -> dict[str, Array]:
     >>> random_inputs(program)["g"].shape
     (4, 8)
     """
-    return {name: _whole(program, name, seed, False) for name in program.inputs}
+    given = program if isinstance(program, Program) else program.program
+    return {name: _whole(given, name, seed, False) for name in given.inputs}
 
 
 def proof_inputs(program: Program, integers: frozenset[str], seed: int = 0) -> dict[str, Array]:

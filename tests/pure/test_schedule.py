@@ -119,6 +119,7 @@ def test_a_schedule_is_accepted_wherever_a_program_is():
     s = sliced()
     assert program_of(s) is s.program
     assert cl.Schedule(s).base == s.program
+    assert cl.random_inputs(s).keys() == cl.random_inputs(s.program).keys()
     with pytest.raises(ProgramError, match="str is neither"):
         program_of("p")
 
