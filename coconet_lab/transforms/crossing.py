@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from coconet_lab.errors import CoconetError, Refusal
 from coconet_lab.ir import ops as o
@@ -82,7 +82,7 @@ class Walk:
         old = self.program.types[name]
         if new == old:
             return None
-        if not (new.layout.is_sliced and old.layout.is_replicated and replace(new, layout=old.layout) == old):
+        if not (new.layout.is_sliced and old.layout.is_replicated and _same_value(new, old)):
             layout = self.changed[self.gather].layout
             found = f"of a value that is {layout} it would make {new} instead of {old}"
             return _takes_no_slices(self.gather, op, found, RULE, "")
@@ -152,6 +152,13 @@ def _look_back(
         if source not in taking:
             stack += program.ops[source].sources
     return behind
+
+
+def _same_value(one: TensorType, other: TensorType) -> bool:
+    """Whether two types differ in nothing but the layout."""
+    return (one.dtype, one.shape, one.group, one.pieces, one.per_piece, one.bucket) == (
+        other.dtype, other.shape, other.group, other.pieces, other.per_piece, other.bucket
+    )  # fmt: skip
 
 
 def _typed(program: Program, gather: str, op: o.Op, changed: Mapping[str, TensorType]) -> TensorType | Refusal:

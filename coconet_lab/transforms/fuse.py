@@ -138,13 +138,13 @@ def _shortest(program: Program, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _grown(program: Program, start: set[str]) -> set[str]:
     """`start` with its hull, the groups that touches, and what it absorbs."""
-    found = start
+    found = hull(program, start)
     while True:
         groups = {program.fusion_of[n] for n in found if n in program.fusion_of}
-        grown = hull(program, found.union(*(f.members for f in groups)))
-        if grown == found:
+        whole = found.union(*(f.members for f in groups))
+        if len(whole) == len(found):
             break
-        found = grown
+        found = hull(program, whole)
     if any(isinstance(program.ops[m], o.Input) for m in found):
         return found
     return absorbed_into(program, set(found), lambda n: _leads_to(program, n, found), program.fusion_of.__contains__)
