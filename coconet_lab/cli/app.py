@@ -30,6 +30,10 @@ class Command:
 
 # Adding a command: a module with its name in this folder, and one line here.
 COMMANDS: tuple[Command, ...] = (
+    Command("demo", "the main job in a minute: programs, proofs, kernels on ranks, pictures", "coconet-lab demo"),
+    Command(
+        "bench", "measure a workload's schedules and its baselines", "coconet-lab bench adam --ranks 2 --sizes 2^20"
+    ),
     Command("doctor", "what this machine has, and what will therefore work", "coconet-lab doctor --json"),
     Command("lab", "open JupyterLab on the notebooks", "coconet-lab lab --no-browser --port 8890"),
 )
