@@ -1,4 +1,4 @@
-"""`layout_picture`: which rank holds which block of a value, or what a collective does to it, as a notebook shows it."""
+"""`layout_picture`: which rank holds which block of a value, or what a collective does to it, for a notebook."""
 
 from __future__ import annotations
 
