@@ -1,0 +1,389 @@
+"""`explore`: schedules tried by clicking, in a notebook or from Python, and what is drawn after each click."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from coconet_lab.errors import CoconetError, ProgramError, ProofError
+from coconet_lab.ir.json import program_to_json
+from coconet_lab.schedule.schedule import Schedule
+from coconet_lab.transforms.base import Transform
+from coconet_lab.viz.explorer import history_file
+from coconet_lab.viz.explorer import state as st
+from coconet_lab.viz.explorer.drawer import Notice
+from coconet_lab.viz.explorer.facts import Facts
+from coconet_lab.viz.explorer.page import Looks, Page
+from coconet_lab.viz.explorer.pages import Busy
+from coconet_lab.viz.explorer.paper import paper_schedules
+from coconet_lab.viz.explorer.runner import REPEATS, Ended, Progress, Runner
+from coconet_lab.viz.explorer.show import Shown
+from coconet_lab.viz.explorer.state import Measured, Node, State
+from coconet_lab.viz.explorer.work import Background, Cancelled
+
+
+def explore(
+    program: Any,
+    cluster: Any = None,
+    history: str | PathLike[str] | None = None,
+    *,
+    inputs: Mapping[Any, Any] | None = None,
+    repeats: int = REPEATS,
+) -> Explorer:
+    """An interactive explorer of a program's schedules: legal moves, reasons, costs, proofs and times, by clicking.
+
+    Parameters
+    ----------
+    program : Program, Schedule or Workload
+        What to start from; the steps of a schedule are its history.
+    cluster : Cluster or None
+        What the run button uses; None: it starts as many CPU ranks as the program has.
+    history : path or None
+        A file the whole tree is written to at each move, and read from where it is there already.
+    inputs : mapping or None
+        As for `Cluster.run`.
+    repeats : int
+        Timed runs of one press of the run button.
+
+    Returns
+    -------
+    Explorer
+
+    Examples
+    --------
+    >>> import coconet_lab as cl
+    >>> ex = explore(cl.workloads.self_attention(batch=4, sequence=8, hidden=16, ranks=2).program)
+    >>> ex.apply(ex.moves[0]).schedule.steps
+    (Split(target='total', dim=None, into='rs_ag'),)
+    """
+    return Explorer(program, cluster, history, inputs=inputs, repeats=repeats)
+
+
+class Explorer:
+    """What `explore` returns: everything a click does can be done from Python too.
+
+    Parameters are those of `explore`. A notebook shows it; elsewhere it works without a page.
+    """
+
+    def __init__(
+        self, program: Any, cluster: Any = None, history: str | PathLike[str] | None = None, *,
+        inputs: Mapping[Any, Any] | None = None, repeats: int = REPEATS,
+    ) -> None:  # fmt: skip
+        schedule = st.schedule_of(program)
+        self.file = None if history is None else Path(history)
+        self._lock = threading.RLock()
+        self._base_json = program_to_json(schedule.base)
+        self._state = self._first_state(schedule)
+        self._inputs, self._repeats = inputs, repeats
+        self._cluster = cluster
+        self._runner: Runner | None = None
+        self._looks = Looks(mark=f"cl-static-{secrets.token_hex(4)}")
+        self._facts = Facts(paper_schedules(schedule.base))
+        self._behind = Background(self._failed)
+        self._proofs = Background(self._failed)
+        self._page = Page(self._facts)
+        self._shown = Shown(self._looks.mark)
+        self._arrived()
+
+    def _first_state(self, schedule: Schedule) -> State:
+        if self.file is None or not self.file.exists():
+            return st.start(schedule)
+        found = history_file.from_text(self.file.read_text(encoding="utf-8"), schedule.base, str(self.file.name))
+        for step in () if not schedule.steps else schedule.steps:
+            # A schedule given with steps is where to go on, in the tree that was read.
+            found = st.jump(found, 0) if step is schedule.steps[0] else found
+            found = st.apply(found, step)
+        return found
+
+    # -- what there is ---------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """Everything the explorer shows, as one immutable value."""
+        return self._state
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule one is at."""
+        return self._state.schedule
+
+    @property
+    def selected(self) -> tuple[str, ...]:
+        """Names of the selected values."""
+        return self._state.selected
+
+    @property
+    def history(self) -> tuple[Node, ...]:
+        """Every schedule that was tried; a node's `parent` is the one it was made from."""
+        return self._state.nodes
+
+    @property
+    def results(self) -> dict[str, Measured]:
+        """Times by schedule: the title in the history → what was measured."""
+        return {node.title: node.measured for node in self._state.nodes if node.measured is not None}
+
+    @property
+    def moves(self) -> list[Transform]:
+        """The legal moves the panel shows: those of the selection, or all."""
+        with self._lock:
+            found = self._facts.cards(self._state.node)
+            return [found[at].step for at in self._page.shown_cards(self._state, found)]
+
+    @property
+    def widget(self) -> Any:
+        """The page, made when it is first asked for."""
+        return self._shown.widget(self._view, self.handle)
+
+    # -- what can be done ------------------------------------------------------------------------------------------
+
+    def apply(self, step: Transform) -> Explorer:
+        """Take a step.
+
+        Raises
+        ------
+        IllegalTransform
+            It is refused; the explorer stays as it was.
+        """
+        return self._go(lambda state: st.apply(state, step))
+
+    def undo(self) -> Explorer:
+        """Back to the schedule this one was made from."""
+        return self._go(st.undo)
+
+    def redo(self) -> Explorer:
+        """What the last undo left."""
+        return self._go(st.redo)
+
+    def jump(self, node: int) -> Explorer:
+        """To a schedule of the history, by its number."""
+        return self._go(lambda state: st.jump(state, node))
+
+    def goto(self, name: str) -> Explorer:
+        """To one of the paper's schedules, step by step, each step a node of the history."""
+        found = self._facts.paper.get(name)
+        if found is None:
+            raise ProgramError(
+                f"{name!r} is no schedule of the paper for program {self._state.program.name!r}",
+                rule="programs of cl.workloads have the paper's schedules",
+                hint=", ".join(map(repr, self._facts.paper)) or "cl.explore(cl.workloads.self_attention())",
+            )
+        return self._go(lambda state: st.follow(state, found.steps, name))
+
+    def select(self, *names: Any, add: bool = False) -> Explorer:
+        """Select values by name (or the Values themselves); none clears the selection."""
+        chosen = [self._state.program.resolve(name) for name in names]
+        self._looks = self._looks.but(kept=tuple(chosen) if not add else (*self._looks.kept, *chosen))
+        return self._set(lambda state: st.select(state, chosen, add))
+
+    def rename(self, name: str, node: int | None = None) -> Explorer:
+        """Name the current schedule, or another of the history."""
+        return self._go(lambda state: st.rename(state, state.current if node is None else node, name))
+
+    def check(self) -> Explorer:
+        """Prove the current schedule again, in the background."""
+        self._set(lambda state: st.proved(state, state.current, "unchecked", ""))
+        return self._prove(again=True)
+
+    def run(self) -> Explorer:
+        """Run and time the current schedule on the cluster, in the background."""
+        with self._lock:
+            if self._runner is None or self._runner.cluster is not self._cluster:
+                self._cluster = self._cluster if self._cluster is not None else self._new_cluster()
+                self._runner = Runner(self._cluster, self._progressed, self._ended)
+            node = self._state.node
+            if self._runner.start(node.id, node.schedule, node.title, self._inputs, self._repeats):
+                self._looks = self._looks.but(notice=None, busy=Busy(f"{node.title}: preparing", can_cancel=True))
+                self._set(lambda state: replace(state, tab="run"))
+        return self
+
+    def cancel(self) -> Explorer:
+        """End the run that is under way; what it measured is kept."""
+        if self._runner is not None and self._runner.is_running:
+            self._runner.cancel()
+        return self
+
+    def wait(self, timeout_s: float = 60.0) -> bool:
+        """Wait for the run, proofs and costs that are under way; False after `timeout_s`."""
+        runner_done = self._runner is None or self._runner.wait(timeout_s)
+        return runner_done and self._proofs.wait(timeout_s) and self._behind.wait(timeout_s)
+
+    def save(self, file: str | PathLike[str] | None = None) -> Path:
+        """Write the whole history; without `file`, to the one it is kept in."""
+        target = Path(file) if file is not None else self.file
+        if target is None:
+            raise ProgramError(
+                "no file to save to", rule="a history is kept in a file", hint='explorer.save("tries.json")'
+            )
+        with self._lock:
+            history_file.write(target, history_file.to_text(self._state, self._base_json))
+        return target
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _new_cluster(self) -> Any:
+        from coconet_lab.run.cluster import Cluster
+
+        return Cluster(ranks=self._state.program.ranks, backend="cpu")
+
+    def _go(self, change: Callable[[State], State]) -> Explorer:
+        """A change of the history: drawn, saved, and followed by costs and a proof in the background."""
+        with self._lock:
+            before = self._state
+            after = change(before)
+            if after == before:
+                return self
+            self._looks = self._looks.but(refused="", kept=st.followed(self._looks.kept, after.program))
+            self._state = after
+            self._arrived()
+            self._draw()
+            if self.file is not None:
+                self.save()
+        return self
+
+    def _set(self, change: Callable[[State], State]) -> Explorer:
+        """A change that leaves the history as it is."""
+        with self._lock:
+            self._state = change(self._state)
+            self._draw()
+        return self
+
+    def _arrived(self) -> None:
+        """Background work for where one is now: what is still wanted of elsewhere is dropped."""
+        self._behind.put("facts", self._find_facts)
+        self._prove()
+
+    def _draw(self) -> None:
+        self._shown.draw(self._view)
+        if self._shown.has_page:
+            self._behind.put("static", self._draw_static)
+
+    def _view(self) -> dict[str, Any]:
+        with self._lock:
+            return self._page.view(self._state, self._looks, self._cluster)
+
+    def _draw_static(self, cancelled: Cancelled) -> None:
+        state = self._state
+        costs = {node.id: self._facts.known_costs(node.id) for node in state.nodes}
+        self._shown.draw_static(state, costs, cancelled)
+
+    def _find_facts(self, cancelled: Cancelled) -> None:
+        """Moves and costs that a click did not wait for."""
+        node = self._state.node
+        for _ in self._facts.complete(node, self._state.nodes, cancelled):
+            if cancelled():
+                return
+            with self._lock:
+                self._draw()
+
+    def _prove(self, again: bool = False) -> Explorer:
+        node = self._state.node
+        if node.proof != "unchecked" or (node.parent is None and not again):
+            self._proofs.cancel("proof")
+            return self
+
+        def prove(cancelled: Cancelled) -> None:
+            if cancelled():
+                return
+            try:
+                verdict, text = "proved", repr(node.schedule.check())
+            except ProofError as error:
+                verdict, text = "wrong", str(error)
+            except CoconetError as error:
+                verdict, text = "unchecked", f"cannot be checked: {error.found}"
+            with self._lock:
+                # A verdict on a schedule holds wherever one is by now.
+                self._state = st.proved(self._state, node.id, verdict, text)  # type: ignore[arg-type]
+                self._draw()
+                if self.file is not None:
+                    self.save()
+
+        self._proofs.put("proof", prove)
+        return self
+
+    def _failed(self, kind: str, error: BaseException) -> None:
+        """A fault in background work: said once, in the drawer."""
+        with self._lock:
+            self._looks = self._looks.but(notice=Notice(f"{kind}: {type(error).__name__}: {error}"))
+            self._draw()
+
+    def _progressed(self, now: Progress) -> None:
+        with self._lock:
+            if self._runner is None or not self._runner.is_running:
+                return
+            self._looks = self._looks.but(busy=Busy(now.words, now.done, now.total, can_cancel=True))
+            self._shown.draw_header(self._page.header(self._state, self._looks, self._cluster))
+
+    def _ended(self, ended: Ended) -> None:
+        with self._lock:
+            self._looks = self._looks.but(busy=None)
+            if ended.measured is not None:
+                self._state = st.measured(self._state, ended.node, ended.measured)
+            if ended.words:
+                self._looks = self._looks.but(notice=Notice(ended.words, ended.tracebacks, ended.how == "died"))
+            self._draw()
+            if self.file is not None:
+                self.save()
+
+    # -- the page --------------------------------------------------------------------------------------------------
+
+    @property
+    def page(self) -> Page:
+        """What was drawn last, which clicks refer to."""
+        return self._page
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of the schedules."""
+        return self._facts
+
+    def select_boxes(self, names: Sequence[str], kept: tuple[str, ...], add: bool) -> Explorer:
+        """Select what a box stands for; `kept` are names that must not be folded away."""
+        self._looks = self._looks.but(kept=(*self._looks.kept, *kept) if add else kept)
+        return self._set(lambda state: st.select(state, names, add))
+
+    def open_scopes(self, scopes: tuple[str, ...], close: bool = False) -> Explorer:
+        """Unfold dotted scopes of a large program, or fold them."""
+        return self._set(lambda state: st.open_scopes(state, scopes, close))
+
+    def change(self, **parts: Any) -> Explorer:
+        """Change parts of the state that are not history: `tab`, `target`."""
+        return self._set(lambda state: replace(state, **parts))
+
+    def look(self, **parts: Any) -> Explorer:
+        """Change what is on screen but not in the state."""
+        self._looks = self._looks.but(**parts)
+        return self.redraw()
+
+    def say(self, words: str) -> Explorer:
+        """One line in the moves panel."""
+        return self.look(refused=words)
+
+    def redraw(self) -> Explorer:
+        """Draw everything again."""
+        return self._set(lambda state: state)
+
+    def handle(self, message: Mapping[str, Any]) -> None:
+        """What a click or key on the page sends; a refusal is shown, never raised."""
+        from coconet_lab.viz.explorer.clicks import clicked
+
+        try:
+            clicked(self, message)
+        except CoconetError as error:
+            with self._lock:
+                self._looks = self._looks.but(refused=str(error))
+                self._draw()
+
+    def _ipython_display_(self) -> None:
+        self._shown.display(self.widget, self._state, {n.id: self._facts.known_costs(n.id) for n in self._state.nodes})
+
+    def __repr__(self) -> str:
+        count = len(self._state.nodes)
+        return (
+            f"Explorer({self._state.program.name}, {self._state.program.ranks} ranks: at {self._state.node.title!r}, "
+            f"{count} schedule{'' if count == 1 else 's'} tried)"
+        )

@@ -1,0 +1,114 @@
+"""A real JupyterLab on loopback, and a page of headless Chromium that shows one of its notebooks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+BIN = Path(sys.executable).parent
+BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+           "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]  # fmt: skip
+STARTS_S, CELL_MS = 60.0, 25_000
+NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+def notebook(*cells: str) -> str:
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    made.metadata["language_info"] = {"name": "python"}
+    return nbformat.writes(made)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a JupyterLab on `folder`; it and all its kernels are gone afterwards."""
+    port = free_port()
+    own = folder / ".lab"
+    settings = own / "set" / "@jupyterlab" / "apputils-extension"
+    settings.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text(NO_NEWS)
+    places = {
+        "JUPYTER_CONFIG_DIR": "cfg", "JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "run", "IPYTHONDIR": "ipy",
+        "JUPYTERLAB_SETTINGS_DIR": "set", "JUPYTERLAB_WORKSPACES_DIR": "ws",
+    }  # fmt: skip
+    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
+    environment |= {name: str(own / place) for name, place in places.items()}
+    command = [
+        str(BIN / "jupyter-lab"), "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        "--ServerApp.port_retries=0", "--IdentityProvider.token=", f"--ServerApp.root_dir={folder}",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.extension_manager=readonly",
+    ]  # fmt: skip
+    with (own / "log").open("wb") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        await_answer(address, server, own / "log")
+        yield address
+    finally:
+        end(server)
+
+
+def await_answer(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + STARTS_S
+    while True:
+        try:
+            with urllib.request.urlopen(f"{address}/api/status", timeout=2) as answer:
+                json.load(answer)
+                return
+        except OSError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()[-3000:]}") from None
+            time.sleep(0.1)
+
+
+def end(server: subprocess.Popen[bytes]) -> None:
+    """Ask the server to end its kernels and itself; end its whole process group if it does not."""
+    server.send_signal(signal.SIGTERM)
+    try:
+        server.wait(timeout=15)
+    except subprocess.TimeoutExpired:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait(timeout=10)
+
+
+def open_notebook(page: Any, address: str, name: str) -> None:
+    """Show a notebook, its kernel idle."""
+    page.goto(f"{address}/lab/tree/{name}?reset")
+    page.wait_for_selector(".jp-NotebookPanel .jp-Notebook .jp-Cell", timeout=CELL_MS)
+    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=CELL_MS)
+    with suppress(Exception):  # asked where the list of kernels came late
+        page.click('.jp-Dialog button:has-text("Select")', timeout=1500)
+        page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=CELL_MS)
+
+
+def run_all(page: Any) -> None:
+    """Run every cell; an explorer is then on the page."""
+    page.click("text=Run >> nth=0")
+    page.click('li[data-command="runmenu:run-all"]')
+    page.wait_for_selector(".cl-explorer .cl-canvas svg", timeout=CELL_MS)
+
+
+def set_dark(page: Any, is_dark: bool) -> None:
+    """The notebook's theme."""
+    page.click("text=Settings >> nth=0")
+    page.hover('.lm-Menu-item:has-text("Theme")')
+    page.click(f'.lm-Menu-item:has-text("JupyterLab {"Dark" if is_dark else "Light"}") >> nth=0')
+    page.wait_for_selector(f'body[data-jp-theme-light="{"false" if is_dark else "true"}"]', timeout=20_000, state="attached")
