@@ -26,7 +26,7 @@ from coconet_lab.kernels.plan import (
 from coconet_lab.run.engine_library import library_step
 from coconet_lab.run.engine_meet import Meetings
 from coconet_lab.run.engine_memory import Memory, Place
-from coconet_lab.run.engine_scalars import scalar_values
+from coconet_lab.run.engine_scalars import check_scalar_names, scalar_values
 from coconet_lab.run.engine_steps import Arguments, collective_step, launch_step, meeting_steps, transfer_step
 from coconet_lab.run.engine_trace import Span
 from coconet_lab.run.ranks import report
@@ -195,10 +195,13 @@ class Engine:
 
     def set_scalars(self, scalars: Mapping[str, Any]) -> None:
         """New values for scalar inputs; the others keep theirs. Nothing is recompiled."""
-        self._given.update(scalars)
-        missing = [name for name, default in self.plan.scalar_inputs.items() if default is None]
-        if any(name not in self._given for name in missing) and not scalars:
-            return  # they may come later, before the first run
+        check_scalar_names(self.plan, scalars)
+        self._given = {**self._given, **scalars}
+        waiting = [name for name, default in self.plan.scalar_inputs.items() if default is None]
+        if all(name in self._given for name in waiting):  # else the others come later, before the first run
+            self._compute_scalars()
+
+    def _compute_scalars(self) -> None:
         self._scalars = scalar_values(self.plan, self._given)
         for arguments in self._arguments:
             arguments.set(self._scalars)
@@ -245,9 +248,7 @@ class Engine:
             A scalar without value.
         """
         if len(self._scalars) < len(self.plan.scalar_types):
-            self._scalars = scalar_values(self.plan, self._given)
-            for arguments in self._arguments:
-                arguments.set(self._scalars)
+            self._compute_scalars()
         if trace:
             self._run_traced()
             return

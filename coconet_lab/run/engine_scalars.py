@@ -17,14 +17,8 @@ from coconet_lab.kernels.plan import HostScalars, Plan
 Array = np.ndarray[Any, Any]
 
 
-def scalar_values(plan: Plan, given: Mapping[str, Any]) -> dict[str, Array]:
-    """Every scalar of a Plan in its dtype.
-
-    Raises
-    ------
-    InputError
-        A name the Plan does not have, or a scalar without value.
-    """
+def check_scalar_names(plan: Plan, given: Mapping[str, Any]) -> None:
+    """Refuse values for scalars that a Plan does not have."""
     for name in given:
         if name not in plan.scalar_inputs:
             raise InputError(
@@ -33,6 +27,16 @@ def scalar_values(plan: Plan, given: Mapping[str, Any]) -> dict[str, Array]:
                 where=f"plan of program {plan.name!r}",
                 hint=", ".join(map(repr, plan.scalar_inputs)) or "no scalars",
             )
+
+
+def scalar_values(plan: Plan, given: Mapping[str, Any]) -> dict[str, Array]:
+    """Every scalar of a Plan in its dtype.
+
+    Raises
+    ------
+    InputError
+        A scalar without value.
+    """
     values: dict[str, Array] = {}
     for name, default in plan.scalar_inputs.items():
         value = given.get(name, default)
