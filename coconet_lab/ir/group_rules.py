@@ -17,6 +17,7 @@ INSIDE = (
     o.Update,
 )  # fmt: skip
 ONE_KERNEL = "a fused group is one kernel: pointwise work, one reducing collective at most, gathers, sends [paper §3.3]"
+NO_WAIT = "a fused kernel does not wait for what it sends itself [paper §3.3]"
 ONE_SPACE = "a fused group runs over one index space; other values are computed where it needs them [paper §3.3]"
 
 
@@ -63,10 +64,8 @@ def _reads_moved(program: Program, members: Sequence[str]) -> Refusal | None:
     for name in members:
         for source in program.ops[name].sources:
             if source in inside and isinstance(program.ops[source], o.AllGather | o.Send):
-                kind = program.ops[source].kind
-                hint = f'reorder("{source}", past="{name}") first' if kind == "AllGather" else f"leave {name!r} out"
-                found = f"{name!r} reads {source!r}, the group's own {kind}"
-                return Refusal(found, "a fused kernel does not wait for what it sends itself [paper §3.3]", hint)
+                found = f"{name!r} reads {source!r}, the group's own {program.ops[source].kind}"
+                return Refusal(found, NO_WAIT, f"leave {name!r} out")
     return None
 
 

@@ -60,14 +60,19 @@ def updated_inputs(program: Program) -> dict[str, str]:
 def order_edges(program: Program) -> Iterator[tuple[str, str]]:
     """Edges of the order graph beyond the data edges: a reader of w comes before the update of w.
 
-    A gather in place of an older version stands in the same storage, so its readers come before the update too.
+    An updated block and the gather of it in place stand in one storage, so the readers of both come first.
     """
     for name, op in program.ops.items():
         if not isinstance(op, Update):
             continue
         tensor = op.operands[0]
-        for reader in program.readers[tensor] if isinstance(tensor, str) else ():
-            if reader != name:
-                yield reader, name
-                if is_in_place_gather(program, reader):
-                    yield from ((other, name) for other in program.readers[reader] if other != name)
+        for version in _in_one_storage(program, tensor) if isinstance(tensor, str) else ():
+            yield from ((reader, name) for reader in program.readers[version] if reader not in (name, tensor))
+
+
+def _in_one_storage(program: Program, tensor: str) -> list[str]:
+    """`tensor` as a block and whole: the update of which it is the gather in place, and its own gathers in place."""
+    block = next(program.ops[tensor].sources) if is_in_place_gather(program, tensor) else tensor
+    if not isinstance(program.ops[block], Update):
+        return [block]
+    return [block, *(r for r in program.readers[block] if is_in_place_gather(program, r))]

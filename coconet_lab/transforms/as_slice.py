@@ -12,7 +12,7 @@ from coconet_lab.ir.layout import Sliced
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.types import TensorType
 from coconet_lab.ir.updates import storage_of, updated_inputs
-from coconet_lab.transforms.base import Transform, call, in_overlap, unknown
+from coconet_lab.transforms.base import Transform, call, in_overlap, quoted, unknown
 from coconet_lab.transforms.crossing import retyped_below
 from coconet_lab.transforms.preview import groups_refusal, preview
 
@@ -74,7 +74,13 @@ class AsSlice(Transform):
         if not _divides(kind, dim, program.group_ranks):
             found = f"cannot slice {name!r} ({kind}) along dim {dim} among {program.group_ranks} ranks"
             rule = "a sliced dim is one of its dims and divides evenly among the ranks (one-dimensional: any size)"
-            return Refusal(found, rule, call("as_slice", *self.names), AsSlice(self.names) if self.dim else None)
+            way_out = None if self.dim is None else AsSlice(self.names)
+            padded = "pad the tensor, or leave it Replicated"
+            return Refusal(found, rule, way_out.script() if way_out else padded, way_out)
+        again = _gather_updated_again(program, name)
+        if again:
+            found = f"cannot slice {name!r}: {again!r} updates a gathered version of it"
+            return Refusal(found, f"{RULE}; a whole version is no block", self._hint(program))
         return kind.with_layout(Sliced(dim))
 
     def _dim(self, program: Program, name: str, kind: TensorType) -> int:
@@ -104,9 +110,9 @@ class AsSlice(Transform):
     def _hint(self, program: Program) -> str:
         for name, op in program.ops.items():
             if isinstance(op, o.AllGather):
-                return f'reorder("{name}", past=…) first, so that the updates work on blocks'
+                return f"reorder({quoted(name)}, past=…) first, so that the updates work on blocks"
             if isinstance(op, o.AllReduce):
-                return f'split("{name}") and reorder first, so that the updates work on blocks'
+                return f"{call('split', name)} and reorder first, so that the updates work on blocks"
         return "leave it Replicated"
 
     def _breaks_group(self, program: Program, changed: dict[str, TensorType]) -> Refusal | None:
@@ -149,6 +155,27 @@ def updated_tensors(program: Program) -> tuple[str, ...]:
         if updated and program.types[name].layout.is_replicated:
             found.append(name)
     return tuple(found)
+
+
+def _gather_updated_again(program: Program, tensor: str) -> str:
+    """An update that writes into a gathered version of `tensor`; empty where there is none."""
+    version: str | None = tensor
+    while version is not None:
+        update = _updated_by(program, version)
+        for reader in program.readers[update] if update else ():
+            again = _updated_by(program, reader) if isinstance(program.ops[reader], o.AllGather) else None
+            if again is not None:
+                return again
+        version = update
+    return ""
+
+
+def _updated_by(program: Program, version: str) -> str | None:
+    for reader in program.readers[version]:
+        op = program.ops[reader]
+        if isinstance(op, o.Update) and op.operands[0] == version:
+            return reader
+    return None
 
 
 def _divides(kind: TensorType, dim: int, ranks: int) -> bool:

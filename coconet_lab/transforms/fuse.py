@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from coconet_lab.errors import Refusal
 from coconet_lab.ir import ops as o
-from coconet_lab.ir.group_rules import ONE_KERNEL, group_refusal
+from coconet_lab.ir.group_rules import NO_WAIT, ONE_KERNEL, group_refusal
 from coconet_lab.ir.groups import absorbed_into
 from coconet_lab.ir.order import hull, successors, way_back
 from coconet_lab.ir.program import Fusion, Moved, Program
 from coconet_lab.transforms.base import Transform, call, in_overlap, quoted, unknown
 from coconet_lab.transforms.regions import ends, pointwise_regions, touching
+from coconet_lab.transforms.reorder import Reorder
 from coconet_lab.transforms.rewriting import fresh_name
 
 Merged = tuple[Fusion, tuple[Fusion, ...]]
@@ -78,7 +79,9 @@ class Fuse(Transform):
         asked = ", ".join(map(repr, self.names))
         refusal = group_refusal(program, ordered)
         if refusal is not None:
-            return Refusal(f"cannot fuse {asked}: {refusal.found}", refusal.rule, refusal.hint)
+            way_out = self._reorder_first(program, ordered) if refusal.rule == NO_WAIT else None
+            hint = f"{way_out.script()} first" if way_out else refusal.hint
+            return Refusal(f"cannot fuse {asked}: {refusal.found}", refusal.rule, hint, way_out)
         if not program.fusions and not program.overlaps:
             return None
         between = way_back(program, members)
@@ -87,6 +90,16 @@ class Fuse(Transform):
         found = f"cannot fuse {asked}: fused group {between!r} would wait for the new group, and it for {between!r}"
         rule = "with all fused groups taken as one, nothing may wait for itself [paper §3.3]"
         return Refusal(found, rule, f"fuse({quoted(between)}, …) together with it, or fewer values")
+
+    def _reorder_first(self, program: Program, members: Sequence[str]) -> Reorder | None:
+        """The reorder that moves a gather out of the group's way, where there is one."""
+        inside = set(members)
+        for name in members:
+            if isinstance(program.ops[name], o.AllGather) and not inside.isdisjoint(program.readers[name]):
+                reader = next(r for r in program.readers[name] if r in inside)
+                steps = (Reorder(name, (past,)) for past in (self.names[-1], reader))
+                return next((step for step in steps if step.why_not(program) is None), None)
+        return None
 
     def _called(self, program: Program, members: tuple[str, ...], merged: tuple[Fusion, ...]) -> Merged | Refusal:
         lends = next((f for f in merged if f.named), merged[0] if merged else None)

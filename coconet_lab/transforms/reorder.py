@@ -75,7 +75,7 @@ class Reorder(Transform):
     def _past(self, program: Program) -> list[str] | Refusal:
         if not self.past:
             found = f"cannot move {self.gather!r} past nothing"
-            return Refusal(found, RULE, f'reorder("{self.gather}", past="…")', applies=False)
+            return Refusal(found, RULE, call("reorder", self.gather, past="…"), applies=False)
         values: list[str] = []
         for name in self.past:
             fusion = program.fusion_named.get(name)

@@ -79,7 +79,7 @@ class Split(Transform):
             return None
         if not isinstance(op, o.Send):
             targets = [name for name, other in program.ops.items() if isinstance(other, o.AllReduce)]
-            hint = f'split("{targets[0]}")' if targets else "this program has no AllReduce"
+            hint = call("split", targets[0]) if targets else "this program has no AllReduce"
             return Refusal(f"{op.name!r} is {_article(op.kind)}, not an AllReduce", _RULE, hint, applies=False)
         kind = program.types[op.name]
         if not kind.layout.is_replicated or self.into != "rs_ag":
@@ -95,7 +95,7 @@ class Split(Transform):
             return fits[0] if fits else self._nothing_divides(op, kind, ranks)
         if not 0 <= self.dim < len(kind.shape) or (kind.pieces and self.dim):
             found = f"cannot split {op.name!r} along dim {self.dim}: it has dims 0 to {len(kind.shape) - 1}"
-            return Refusal(found, "a value is sliced along one of its dims", f'split("{op.name}")')
+            return Refusal(found, "a value is sliced along one of its dims", call("split", op.name))
         if self.dim not in fits:
             return self._not_even(op, kind, ranks, fits)
         return self.dim

@@ -163,7 +163,8 @@ def test_an_operand_of_the_collective_is_not_absorbed():
 def test_reading_the_groups_own_gather_is_refused_with_the_reorder_that_helps():
     found = refusal(Split("total")(programs.self_attention()), "total_rs", "out")
     assert "'add_1' reads 'total', the group's own AllGather" in found.found
-    assert 'reorder("total", past="add_1")' in found.hint
+    assert found.hint == 'reorder("total", past="out") first'
+    assert found.way_out == Reorder("total", ("out",))
 
 
 def test_reading_the_groups_own_send_is_refused():
@@ -343,6 +344,15 @@ def test_new_gathers_join_the_group_of_the_gather_that_moved():
     )
     done = after(other, Fuse(("whole", "c"), "g"), Reorder("whole", ("b",)))
     assert done.fusions == (Fusion("g", ("b", "c"), True),)
+
+
+def test_the_halves_of_a_split_stay_in_the_group_of_what_they_replace():
+    alone = after(programs.sgd(), Fuse(("total",), "sum"), Split("total"))
+    assert alone.fusions == (Fusion("sum", ("total_rs", "total"), True),)
+    sends = after(programs.pipeline(), Fuse(("add_1", "sent")), Split("sent"))
+    assert sends.fusions[0].members == ("add_1", "drop", "out", "out_part", "sent_part")
+    rooted = Split("total", into="reduce_broadcast").why_not(after(programs.sgd(), Fuse(("total",), "sum")))
+    assert "'total_reduce' is Reduce, which cannot run inside" in rooted.found
 
 
 def test_a_group_left_without_members_goes():

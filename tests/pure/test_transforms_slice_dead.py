@@ -82,6 +82,31 @@ def test_a_dim_it_does_not_have_is_refused(reordered):
     assert "along dim 1 among 4 ranks" in AsSlice(("m",), 1).why_not(reordered).found
 
 
+def _twice_updated():
+    w, x = cl.tensor("w", FP32, (8,), Replicated), cl.tensor("x", FP32, (8,), Sliced(0))
+    first = cl.all_gather(cl.update(w, x, name="first_part"), name="first")
+    return cl.program("p", outputs=[cl.update(first, first * 2.0, name="second")], ranks=2)
+
+
+def test_a_tensor_whose_gathered_version_is_updated_again_stays_whole():
+    refusal = AsSlice(("w",)).why_not(_twice_updated())
+    assert "'second' updates a gathered version of it" in refusal.found
+
+
+def test_readers_of_the_block_come_before_the_update_of_the_gathered_version():
+    w, x = cl.tensor("w", FP32, (8,), Replicated), cl.tensor("x", FP32, (8,), Sliced(0))
+    part = cl.update(w, x, name="part")
+    second = cl.update(cl.all_gather(part, name="whole"), cl.tensor("v", FP32, (8,), Replicated), name="second")
+    before = cl.program("p", outputs=[second, cl.mul(part, 2.0, name="block")], ranks=2)
+    assert before.order.position["block"] < before.order.position["second"]
+
+
+def test_a_tensor_no_dim_of_which_divides_stays_whole():
+    x, y = cl.tensor("x", FP32, (6, 9), Replicated), cl.tensor("y", FP32, (6, 9), Replicated)
+    before = cl.program("p", outputs=[cl.add(x, y, name="z")], ranks=4)
+    assert "along dim 0 among 4 ranks" in AsSlice(("x",)).why_not(before).found
+
+
 def test_the_dim_is_that_of_the_tensors_own_update():
     before = Reorder("total", ("w1",))(Split("total", 1)(programs.adam(mixed=False, shape=(8, 8))))
     assert AsSlice(("m",))(before)["m"].layout == Sliced(1)
