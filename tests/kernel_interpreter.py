@@ -118,8 +118,7 @@ class KernelRun:
         return spread(per_piece, self.type)[slice(*self.ranges[0])]
 
     def _is_per_piece(self, param: k.TensorParam) -> bool:
-        pieces = self.kernel.space.pieces
-        return bool(pieces) and param.shape == (len(pieces),) != self.kernel.space.shape
+        return param.per_piece
 
     def _index(self, param: k.TensorParam) -> tuple[Any, ...]:
         space = self.kernel.space

@@ -106,8 +106,8 @@ def has_buckets(kernel: Kernel) -> bool:
 
 def is_per_piece(kernel: Kernel, tensor: int) -> bool:
     """Whether a tensor holds one element for each tensor of the list that the kernel walks."""
-    shape = kernel.tensors[tensor].shape
-    return bool(kernel.space.pieces) and shape == (len(kernel.space.pieces),) != kernel.space.shape
+    param, pieces = kernel.tensors[tensor], kernel.space.pieces
+    return param.per_piece or (bool(pieces) and param.shape == (len(pieces),) != kernel.space.shape)
 
 
 def rows_of(accumulator: Accumulator, kernel: Kernel, folding: Folding, found: Walk) -> int:

@@ -69,7 +69,7 @@ def _has(tensor: TensorParam, space: Space, dim: int) -> bool:
     if space.pieces and tensor.shape != space.shape:
         return False  # one element a tensor of the list, or one for all
     own = dim - (len(space.shape) - len(tensor.shape))
-    return own >= 0 and tensor.shape[own] == space.shape[dim]
+    return own >= 0 and not tensor.per_piece and tensor.shape[own] == space.shape[dim]
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,8 @@ class TensorParam:
     peers : bool
         Whether other ranks' copies are read or written: the buffer is symmetric memory.
     written : bool
+    per_piece : bool
+        One element per tensor of the list that the kernel walks, even where the list has as many elements as tensors.
     """
 
     value: str
@@ -74,6 +76,7 @@ class TensorParam:
     placement: Placement
     peers: bool = False
     written: bool = False
+    per_piece: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +252,8 @@ class Phase:
     """`uniform` statements run once (scalars, results of earlier phases); `body` at every element of the block.
 
     `uniform` runs on every rank, however small its block, before the body, and may store zero-dimensional values. For a
-    list, those of its statements that need a value per tensor (a Result of a per-piece accumulator, a Load of a tensor of
-    shape ``(len(pieces),)``) run once a tensor of the list, on every rank; the body uses none of their registers.
+    list, those of its statements that need a value per tensor (a Result of a per-piece accumulator, a Load of a per-piece
+    tensor) run once a tensor of the list, on every rank; the body uses none of their registers.
     """
 
     body: tuple[Statement, ...]

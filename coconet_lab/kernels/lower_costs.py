@@ -51,7 +51,7 @@ def cut(extents: Sequence[int], chunk: Chunk | None) -> tuple[int, ...]:
 def elements(param: k.TensorParam, space: k.Space, extents: Sequence[int]) -> int:
     """Elements of a parameter that a walk over `extents` touches."""
     shift = len(space.shape) - len(param.shape)
-    if space.pieces and param.shape == (len(space.pieces),) != space.shape:
+    if param.per_piece:
         return len(space.pieces)
     return math.prod(1 if n == 1 != space.shape[d + shift] else extents[d + shift] for d, n in enumerate(param.shape))
 

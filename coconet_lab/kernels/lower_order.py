@@ -11,7 +11,7 @@ from coconet_lab.ir import ops as o
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.updates import is_in_place_gather
 from coconet_lab.kernels.lower_memory import Memory, source_of
-from coconet_lab.kernels.plan import AnyEntry
+from coconet_lab.kernels.plan import AnyEntry, HostScalars, Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def with_dependencies(entries: Sequence[tuple[AnyEntry, str]]) -> tuple[AnyEntry
     buffers: dict[str, _Touched] = {}
     done: list[AnyEntry] = []
     for at, (entry, overlap) in enumerate(entries):
-        needs: set[int] = set()
+        needs: set[int] = _scalars(entries[0][0], entry)
         for buffer in (*entry.reads, *entry.writes):
             known = buffers.setdefault(buffer, _Touched())
             needs.update(known.writers)
@@ -135,6 +135,13 @@ def with_dependencies(entries: Sequence[tuple[AnyEntry, str]]) -> tuple[AnyEntry
         done.append(replace(entry, after=tuple(sorted(i for i in needs if groups & set(entries[i][0].groups)))))
         _touch(buffers, entries, at)
     return tuple(done)
+
+
+def _scalars(first: AnyEntry, entry: AnyEntry) -> set[int]:
+    """The host's arithmetic comes first of all; a kernel waits for it where it takes one of its results."""
+    if not (isinstance(first, HostScalars) and isinstance(entry, Launch)):
+        return set()
+    return set() if set(first.ops).isdisjoint(entry.scalars) else {0}
 
 
 def _is_other_chunk(other: tuple[AnyEntry, str], entry: AnyEntry, overlap: str) -> bool:

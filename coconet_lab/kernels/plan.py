@@ -31,7 +31,7 @@ class Buffer:
     symmetric : bool
         Peers read or write it: allocated as symmetric memory on all ranks alike.
     group : int
-        The process group whose ranks hold it.
+        The process group whose ranks hold it; -1: every group's.
     bytes : int
         Reserved on each of these ranks.
     first, last : int
