@@ -75,16 +75,20 @@ def compile_kernel(source: CudaSource, variant: Variant, *, cache: Path | None =
     CodegenError
         The compiler refused the text; its first errors are in the message.
     """
-    name, compiler = find_nvrtc()
+    return compile_text(source.name, source.text, variant, what=f"the kernel of {source.kernel.name!r}", cache=cache)
+
+
+def compile_text(name: str, text: str, variant: Variant, *, what: str, cache: Path | None = None) -> bytes:
+    """As `compile_kernel`, for text of any origin; `what` says in an error what it is."""
+    version, compiler = find_nvrtc()
     folder = cache_folder() if cache is None else cache
-    text = source.text
-    digest = hashlib.blake2b("\0".join((text, *variant.options, name)).encode(), digest_size=16).hexdigest()
-    stored = folder / f"{source.name}-{digest}.cubin"
+    digest = hashlib.blake2b("\0".join((text, *variant.options, version)).encode(), digest_size=16).hexdigest()
+    stored = folder / f"{name}-{digest}.cubin"
     if stored.is_file():
         return stored.read_bytes()
     code, log = compiler(text, variant.options)
     if code is None:
-        raise _refused(source, variant, log)
+        raise _refused(f"{what} ({name})", variant, log)
     _keep(stored, code)
     return code
 
@@ -106,11 +110,10 @@ def _keep(path: Path, code: bytes) -> None:
         return
 
 
-def _refused(source: CudaSource, variant: Variant, log: str) -> CodegenError:
+def _refused(what: str, variant: Variant, log: str) -> CodegenError:
     errors = [line.strip() for line in log.splitlines() if "error" in line] or log.splitlines()[:3]
     return CodegenError(
-        f"the CUDA compiler refused the kernel of {source.kernel.name!r} ({source.name}) for {variant.arch}: "
-        + "; ".join(errors[:3]),
+        f"the CUDA compiler refused {what} for {variant.arch}: " + "; ".join(errors[:3]),
         rule="generated kernels compile with NVRTC for sm_80 and later",
         where=f"NVRTC with {' '.join(variant.options)}",
         hint='s.code("cuda") shows the text; s.code("cpu") runs without a GPU',

@@ -40,6 +40,8 @@ class Team:
         How long a wait may take.
     opens, closes : bool
         Whether this launch begins and ends with a meeting.
+    entry : int
+        The launch's place in its Plan, for the error word.
     """
 
     pads: tuple[int, ...]
@@ -47,6 +49,7 @@ class Team:
     limit_ns: int
     opens: bool = False
     closes: bool = False
+    entry: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ def arguments(
     values: dict[str, int | Sequence[int]] = {
         "extent": found.extents, "index": found.index, "index_step": found.index_steps,
         "vectors": vectors, "first": left, "total": found.total,
-        "team": (*team.pads, team.state, team.limit_ns, int(team.opens) | int(team.closes) << 1),
+        "team": (*team.pads, team.state, team.limit_ns, int(team.opens) | int(team.closes) << 1 | team.entry << 8),
     }  # fmt: skip
     for t, addresses in enumerate(first):
         values[f"t{t}"] = addresses if t in peers else addresses[0]

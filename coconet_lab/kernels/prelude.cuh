@@ -164,7 +164,7 @@ template <int V> DEVICE void keep(bool (&kept)[V], i64 first, u64 stream, u64 se
 
 // Kept by each rank for one stream of launches; counters only grow, so nothing is cleared between launches or replays.
 struct State {
-  u32 error;       // 0, or which wait gave up: kind << 16 | rank + 1
+  u32 error;       // 0, or which wait gave up: entry of the plan << 8 | rank + 1
   u32 ticket;      // CTAs that have arrived
   u32 exchanges;   // exchanges done
   u32 turn;        // launches with exchanges done: two halves of the exchange memory take turns
@@ -175,12 +175,13 @@ struct Team {
   u32* pads[RANKS];  // signal pads in rank order; rank k owns the k-th, the others write into it
   State* state;
   u64 limit_ns;      // how long a wait may take
-  u64 meets;         // bit 0: at the start; bit 1: at the end
+  u64 meets;         // bit 0: at the start; bit 1: at the end; from bit 8: entry of the plan
 };
 
 // A pad: one line of 16 flags for each CTA, then one line for exchanges.
 DEVICE u32* flag_of(u32* pad, u32 line, int rank) { return pad + line * 16 + rank; }
-enum : u32 { EXCHANGE_LINE = 1020, MEETING = 1u << 16, EXCHANGE = 2u << 16, SIGNAL = 3u << 16 };
+enum : u32 { EXCHANGE_LINE = 1020 };
+DEVICE u32 blame(const Team& team, int rank) { return (u32)(team.meets & ~255ull) | (u32)(rank + 1); }
 
 DEVICE void post(u32* flag, u32 value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
@@ -195,12 +196,12 @@ DEVICE u32 seen(const u32* flag) {
 DEVICE u64 clock_ns() { u64 t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
 
 // Until *flag has reached `value`. A rank that does not come is an error word, not a hang.
-DEVICE void await(const u32* flag, u32 value, State* state, u64 limit_ns, u32 blame) {
+DEVICE void await(const u32* flag, u32 value, State* state, u64 limit_ns, u32 blamed) {
   if ((int)(seen(flag) - value) >= 0) return;
   const u64 start = clock_ns();
   for (u32 polls = 1; (int)(seen(flag) - value) < 0; ++polls) {
     if (polls % 1024 == 0 && (*(volatile u32*)&state->error || clock_ns() - start > limit_ns)) {
-      atomicCAS(&state->error, 0u, blame);
+      atomicCAS(&state->error, 0u, blamed);
       return;
     }
   }
@@ -217,7 +218,7 @@ DEVICE void announce(const Team& team, u32 epoch) {
 
 DEVICE void await_all(const Team& team, u32 epoch) {
   if (threadIdx.x < RANKS && threadIdx.x != RANK)
-    await(flag_of(team.pads[RANK], blockIdx.x, threadIdx.x), epoch, team.state, team.limit_ns, MEETING | (threadIdx.x + 1));
+    await(flag_of(team.pads[RANK], blockIdx.x, threadIdx.x), epoch, team.state, team.limit_ns, blame(team, threadIdx.x));
   __syncthreads();
 }
 
@@ -281,7 +282,7 @@ DEVICE void announce_exchange(const Team& team, u32 number, bool crosses) {
 
 DEVICE void await_exchange(const Team& team, u32 number, bool crosses) {
   if (threadIdx.x < RANKS && (crosses || threadIdx.x == RANK))
-    await(flag_of(team.pads[RANK], EXCHANGE_LINE, threadIdx.x), number, team.state, team.limit_ns, EXCHANGE | (threadIdx.x + 1));
+    await(flag_of(team.pads[RANK], EXCHANGE_LINE, threadIdx.x), number, team.state, team.limit_ns, blame(team, threadIdx.x));
   __syncthreads();
 }
 

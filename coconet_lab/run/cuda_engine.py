@@ -1,0 +1,382 @@
+"""The engine on a GPU: the twin of the CPU's `Engine`, with a whole Plan as one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from coconet_lab.errors import CodegenError, InputError, RankError
+from coconet_lab.ir.types import Range
+from coconet_lab.kernels.cuda_abi import STATE_BYTES
+from coconet_lab.kernels.plan import AnyEntry, Collective, HostScalars, Launch, Library, Plan, Slot, Transfer
+from coconet_lab.run.cuda_device import import_cupy, take_gpu
+from coconet_lab.run.cuda_kernels import Kernels
+from coconet_lab.run.cuda_library import library_step, runs_on_host
+from coconet_lab.run.cuda_memory import DeviceMemory, symmetric_layout
+from coconet_lab.run.cuda_nccl import (
+    Communicators,
+    all_to_all_step,
+    collective_step,
+    needs_group,
+    needs_world,
+    transfer_step,
+)
+from coconet_lab.run.cuda_scalars import DeviceScalars
+from coconet_lab.run.cuda_steps import Part, Step, Steps, meeting_parts, stream_count
+from coconet_lab.run.cuda_symmetric import Kind, allocate
+from coconet_lab.run.cuda_tuning import Tuning
+from coconet_lab.run.engine_memory import Place
+from coconet_lab.run.engine_trace import Span
+
+Array = np.ndarray[Any, Any]
+Given = Array | Callable[[int, tuple[Range, ...]], Array]
+
+
+class CudaEngine:
+    """Runs a Plan on this rank's GPU; made, loaded and run by all ranks alike.
+
+    State stays from run to run. The first run of a Plan with library calls is issued call by call, which sets the
+    libraries up; every later one is one launch of a graph.
+
+    Parameters
+    ----------
+    plan : Plan
+    world : World
+        Of ``plan.ranks`` processes on one host, each with a GPU.
+    backend : "cuda"
+    deadline_s : float
+        Seconds to wait for a peer inside the Plan.
+    tuning : Tuning
+    symmetric : "ipc" or "nccl"
+        How ranks reach each other's memory.
+    graph : bool
+        Whether runs are graph launches.
+
+    Attributes
+    ----------
+    compile_s : float
+        Seconds it took to get the kernels, from disk or compiled.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        world: Any,
+        backend: str = "cuda",
+        deadline_s: float = 60.0,
+        *,
+        tuning: Tuning | None = None,
+        symmetric: Kind = "ipc",
+        graph: bool = True,
+    ) -> None:
+        _check(plan, world, backend)
+        self.plan, self.world, self.deadline_s = plan, world, deadline_s
+        ranks = plan.group_ranks
+        self.place = Place(world.rank, world.rank // ranks, world.rank % ranks, ranks)
+        self.gpu = take_gpu(world.rank, world.size)
+        self._cupy = import_cupy()
+        self.kernels = Kernels(plan, world, self.place.index, self.gpu, tuning or Tuning())
+        self.compile_s = self.kernels.compile_s
+        self._communicators = _communicators(world, self.gpu)
+        everybody = tuple(range(world.size))
+        window = self._communicators.of(everybody) if symmetric == "nccl" and world.size > 1 else None
+        layout = symmetric_layout(plan, meeting_parts(plan, self.kernels))
+        arena = allocate(symmetric, layout.nbytes, world, self.gpu, window)
+        self.memory = DeviceMemory(plan, self.place, arena, layout)
+        self._scalars = DeviceScalars(plan, self.memory)
+        self._steps = Steps(plan, self.memory, self.kernels, self._scalars.addresses, deadline_s)
+        self._streams = [self._cupy.cuda.Stream(non_blocking=True) for _ in range(stream_count(plan))]
+        self._parts = self._make_parts()
+        self._uses_graph = graph and not any(isinstance(e, Library) and runs_on_host(e) for e in plan.entries)
+        self._graph: Any = None
+        self._has_run = all(isinstance(e, Launch | HostScalars) for e in plan.entries)
+        self._initial: dict[str, Any] = {}
+        self._spans: list[Span] = []
+        world.barrier()
+
+    # -- making ------------------------------------------------------------------------------------------------------
+
+    def _make_parts(self) -> list[Part]:
+        members = tuple(self.place.members(-1))
+        group = self._communicators.of(members) if needs_group(self.plan) and self.place.ranks > 1 else None
+        world = self._communicators.of(tuple(range(self.plan.ranks))) if needs_world(self.plan) else None
+        mine = [
+            (i, e)
+            for i, e in enumerate(self.plan.entries)
+            if self.place.group in e.groups and not isinstance(e, HostScalars)
+        ]
+        streams = {i: e.stream for i, e in mine}
+        parts = []
+        for index, entry in mine:
+            steps = [
+                *self._steps.meetings(index, entry.stream, entry.opens, inside=isinstance(entry, Launch)),
+                *self._work(index, entry, group, world),
+                *self._steps.meetings(index, entry.stream, entry.closes, inside=isinstance(entry, Launch)),
+            ]
+            after = tuple(a for a in entry.after if streams.get(a, entry.stream) != entry.stream)
+            parts.append(Part(index, entry.stream, tuple(steps), after))
+        return parts
+
+    def _work(self, index: int, entry: AnyEntry, group: Any, world: Any) -> list[Step]:
+        match entry:
+            case Launch():
+                return [self._steps.launch(index, entry)]
+            case Collective():
+                return [collective_step(entry, self.memory, group)]
+            case Transfer():
+                return [transfer_step(entry, self.memory, world)]
+            case Library() if entry.op.kind == "AllToAll":
+                return [all_to_all_step(entry, self.memory, group)]
+            case Library():
+                return [library_step(self.plan, entry, self.memory)]
+            case _:
+                return []
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def load(self, inputs: Mapping[str, Given]) -> None:
+        """Fill this rank's inputs; as `Engine.load`.
+
+        Raises
+        ------
+        InputError
+            An unknown or missing name, a wrong shape or dtype.
+        """
+        scalars = {name: value for name, value in inputs.items() if name in self.plan.scalar_inputs}
+        for name in inputs:
+            if name not in self.plan.inputs and name not in scalars:
+                raise self._error(f"{name!r} is no input", ", ".join(map(repr, self.plan.inputs)))
+        for name, slot in self.plan.inputs.items():
+            if slot.buffer in self.memory.arrays:
+                if name not in inputs:
+                    raise self._error(f"input {name!r} is missing", f"{{{name!r}: …}}")
+                self._fill(name, slot, inputs[name])
+        self._initial = {name: self.memory.view(slot).copy() for name, slot in self._state_slots().items()}
+        self.set_scalars(scalars)
+        self._cupy.cuda.runtime.deviceSynchronize()
+        self.world.barrier()  # a peer's kernel may read this rank's inputs at once
+
+    def _fill(self, name: str, slot: Slot, given: Given) -> None:
+        ranges = slot.type.ranges(self.place.index, self.place.ranks)
+        value = np.asarray(given(self.place.rank, ranges) if callable(given) else given)
+        shape, dtype = tuple(stop - start for start, stop in ranges), slot.type.dtype.numpy
+        if value.shape != shape or value.dtype != dtype:
+            raise self._error(
+                f"input {name!r} is {value.dtype}{list(value.shape)} on rank {self.place.rank}",
+                f"{dtype}{list(shape)}: this rank's part of {slot.type}",
+            )
+        self.memory.fill(slot, value)
+
+    def _state_slots(self) -> dict[str, Slot]:
+        return {
+            name: slot
+            for name, slot in self.plan.inputs.items()
+            if self.plan.buffers[slot.buffer].role == "state" and slot.buffer in self.memory.arrays
+        }
+
+    def set_scalars(self, scalars: Mapping[str, Any]) -> None:
+        """New values for scalar inputs; the others keep theirs. Nothing is recompiled or captured again."""
+        self._scalars.set(scalars, self._streams[0])
+
+    def reset_state(self) -> None:
+        """Put the updated inputs back to what `load` gave; collective."""
+        self.world.barrier()
+        for name, slot in self._state_slots().items():
+            self.memory.view(slot)[...] = self._initial[name]
+        self._cupy.cuda.runtime.deviceSynchronize()
+        self.world.barrier()
+
+    def poison(self) -> None:
+        """Fill outputs and temporaries with NaN or a telling integer: nothing old passes for a result; collective."""
+        self.world.barrier()
+        self.memory.poison("output", "temporary")
+        self._cupy.cuda.runtime.deviceSynchronize()
+        self.world.barrier()
+
+    def holds(self, name: str) -> bool:
+        """Whether this rank can read a value."""
+        slot = self._slot(name)
+        return name in self._scalars.values or (slot is not None and slot.buffer in self.memory.arrays)
+
+    def _slot(self, name: str) -> Slot | None:
+        return self.plan.outputs.get(name) or self.plan.state.get(name) or self.plan.slots.get(name)
+
+    def read(self, name: str) -> Array:
+        """A copy of this rank's part of a value: an output, an updated input by its name, any value that is stored."""
+        slot = self._slot(name)
+        if slot is not None and slot.buffer in self.memory.arrays:
+            self._cupy.cuda.runtime.deviceSynchronize()
+            return self.memory.fetch(slot)
+        if name in self._scalars.values:
+            return self._scalars.values[name].copy()
+        known = ", ".join(map(repr, (*self.plan.outputs, *self.plan.state)))
+        raise self._error(f"rank {self.place.rank} holds no {name!r}", known)
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def run(self, trace: bool = False) -> None:
+        """Execute the Plan once and wait for it.
+
+        Parameters
+        ----------
+        trace : bool
+            Issue it call by call and keep a span for every entry.
+
+        Raises
+        ------
+        RankError
+            A peer did not come to a meeting in time.
+        InputError
+            A scalar without value.
+        """
+        if trace:
+            self._scalars.ready(self._streams[0])
+            self._run_traced()
+        else:
+            self.enqueue()
+        self.wait()
+
+    def enqueue(self, times: int = 1) -> None:
+        """Start the Plan on the GPU, `times` in a row, and return at once; `wait` waits and checks."""
+        self._scalars.ready(self._streams[0])
+        for _ in range(times):
+            if not self._uses_graph or not self._has_run:
+                self._issue()
+                self._has_run = True
+                continue
+            if self._graph is None:
+                self._graph = self._captured()
+            self._graph.launch(self._streams[0])
+
+    @property
+    def stream(self) -> Any:
+        """The stream that runs begin and end on."""
+        return self._streams[0]
+
+    def wait(self) -> None:
+        """Wait for all that was started, and say which meeting failed, if one did."""
+        self._streams[0].synchronize()
+        count = len(self._streams)
+        words = np.zeros(count * STATE_BYTES // 4, np.uint32)
+        runtime = self._cupy.cuda.runtime
+        runtime.memcpy(words.ctypes.data, self._steps.states, words.nbytes, runtime.memcpyDeviceToHost)
+        for word in words[:: STATE_BYTES // 4]:
+            if word:
+                raise self._lost(int(word))
+
+    def _issue(self, before: Callable[[Part], None] | None = None, after: Callable[[Part], None] | None = None) -> None:
+        """Enqueue every entry on its stream; events where one stream needs another."""
+        event = self._cupy.cuda.Event
+        main, others = self._streams[0], self._streams[1:]
+        start = main.record(event(disable_timing=True))
+        for stream in others:
+            stream.wait_event(start)
+        wanted = {index for part in self._parts for index in part.after}
+        done: dict[int, Any] = {}
+        for part in self._parts:
+            stream = self._streams[part.stream]
+            for index in part.after:
+                if index in done:
+                    stream.wait_event(done[index])
+            if before:
+                before(part)
+            for step in part.steps:
+                step(stream)
+            if after:
+                after(part)
+            if part.index in wanted:
+                done[part.index] = stream.record(event(disable_timing=True))
+        for stream in others:
+            main.wait_event(stream.record(event(disable_timing=True)))
+
+    def _captured(self) -> Any:
+        """The whole Plan as one graph."""
+        self._streams[0].begin_capture()
+        try:
+            self._issue()
+        finally:
+            graph = self._streams[0].end_capture()
+        graph.upload(self._streams[0])
+        return graph
+
+    def _run_traced(self) -> None:
+        event = self._cupy.cuda.Event
+        marks: dict[int, list[Any]] = {}
+
+        def mark(part: Part) -> None:
+            marks.setdefault(part.index, []).append(self._streams[part.stream].record(event()))
+
+        start = self._streams[0].record(event())
+        self._issue(mark, mark)
+        self._has_run = True
+        self._streams[0].synchronize()
+        elapsed = self._cupy.cuda.get_elapsed_time
+        self._spans = []
+        for part in self._parts:
+            begin, end = (1e3 * elapsed(start, m) for m in marks[part.index])
+            entry = self.plan.entries[part.index]
+            chunk = entry.chunk.index if entry.chunk else -1
+            self._spans.append(Span(entry.name, _kind(entry), entry.stream, begin, end, chunk, part.index))
+
+    def trace(self) -> Sequence[Span]:
+        """The spans of the last traced run."""
+        return tuple(self._spans)
+
+    def close(self) -> None:
+        """Give the memory back; collective."""
+        self._parts, self._graph = [], None
+        self.memory.free()
+
+    # -- errors ------------------------------------------------------------------------------------------------------
+
+    def _lost(self, word: int) -> RankError:
+        index, peer = word >> 8, (word & 255) - 1
+        entry = self.plan.entries[min(index, len(self.plan.entries) - 1)]
+        members = self.place.members(-1)
+        who = f"rank {members[peer]}" if isinstance(entry, Launch) and peer < len(members) else "a peer"
+        return RankError(
+            f"rank {self.place.rank} waited {self.deadline_s:g} s for {who} in {entry.name!r}, step {index}",
+            rule="every rank enters the same collectives in the same order",
+            where=f"plan of program {self.plan.name!r}",
+            hint="a longer deadline, or plan_dot(plan) to see what the ranks wait for",
+        )
+
+    def _error(self, found: str, hint: str) -> InputError:
+        return InputError(
+            found,
+            rule="each rank gets its part of every tensor input, in the input's dtype",
+            where=f"plan of program {self.plan.name!r}",
+            hint=hint,
+        )
+
+
+def _kind(entry: AnyEntry) -> str:
+    if isinstance(entry, Collective):
+        return entry.kind
+    return entry.op.kind if isinstance(entry, Library) else type(entry).__name__
+
+
+def _communicators(world: Any, gpu: Any) -> Communicators:
+    """NCCL's communicators, which live as long as the world: making them takes seconds."""
+    known = getattr(world, "cuda_communicators", None)
+    if isinstance(known, Communicators):
+        return known
+    made = Communicators(world, gpu)
+    world.cuda_communicators = made
+    return made
+
+
+def _check(plan: Plan, world: Any, backend: str) -> None:
+    if backend != "cuda":
+        raise CodegenError(
+            f"this engine has no backend {backend!r}", rule="it runs Plans on GPUs", where="CudaEngine", hint='"cuda"'
+        )
+    if world.size != plan.ranks:
+        raise InputError(
+            f"program {plan.name!r} is for {plan.ranks} ranks, the world has {world.size}",
+            rule="a Plan runs on as many ranks as its program says",
+            where="CudaEngine",
+            hint=f"program.with_ranks({world.size})",
+        )

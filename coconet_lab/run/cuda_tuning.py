@@ -1,0 +1,49 @@
+"""How many CTAs a launch gets: enough to fill the GPU, never more than can all be there while they wait for peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coconet_lab.kernels.cuda_abi import MAX_CTAS
+from coconet_lab.kernels.cuda_printer import CudaSource
+from coconet_lab.kernels.cuda_space import walk
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a launch may be tuned by; zeros are chosen from its size.
+
+    Parameters
+    ----------
+    ctas : int
+        CTAs of every kernel that reaches peers.
+    unroll : int
+        Vectors a thread has in flight.
+    threads : int
+        Threads of a CTA.
+    """
+
+    ctas: int = 0
+    unroll: int = 0
+    threads: int = 512
+
+
+def chosen_unroll(source: CudaSource, tuning: Tuning, processors: int) -> int:
+    """Two vectors in flight where every thread has several to do, else one."""
+    if tuning.unroll:
+        return tuning.unroll
+    return 2 if _vectors(source) >= 8 * processors * tuning.threads else 1
+
+
+def wanted_ctas(source: CudaSource, tuning: Tuning, unroll: int, processors: int) -> int:
+    """CTAs before it is known how many fit: one pass over the elements, at most two CTAs a processor with peers."""
+    reaches_peers = source.kernel.has_peers or bool(source.kernel.accumulators)
+    if tuning.ctas and reaches_peers:
+        return min(tuning.ctas, MAX_CTAS)
+    passes = -(-_vectors(source) // (tuning.threads * unroll))
+    return max(1, min(passes, processors * (2 if reaches_peers else 16)))
+
+
+def _vectors(source: CudaSource) -> int:
+    """Vectors of the largest rank's part."""
+    return -(-walk(source.kernel, 0).total // source.folding.width)
