@@ -27,8 +27,7 @@ def library_step(plan: Plan, entry: Library, memory: Memory, group: Communicator
     target, dtype = memory.view(entry.target), entry.target.type.dtype
     match entry.op:
         case o.MatMul():
-            a, b, c = _matmul_parts(operands[0], operands[1], target, entry.chunk)
-            return lambda: _store(c, _matmul(a, b, dtype), dtype)
+            return _matmul_step(*_matmul_parts(operands[0], operands[1], target, entry.chunk), dtype)
         case o.Conv(stride=stride, padding=padding):
             x, c = (_cut(array, entry.chunk) for array in (operands[0], target))
             return lambda: _store(c, _conv(x, operands[1], stride, padding, dtype), dtype)
@@ -71,9 +70,21 @@ def _matmul_parts(a: Array, b: Array, c: Array, chunk: Chunk | None) -> tuple[Ar
     return _cut(a, chunk), b, _cut(c, chunk)
 
 
-def _matmul(a: Array, b: Array, dtype: DType) -> Array:
-    with np.errstate(all="ignore"):
-        return np.asarray(np.matmul(_wide(a, dtype), _wide(b, dtype)))
+def _matmul_step(a: Array, b: Array, c: Array, dtype: DType) -> Step:
+    """One product of two matrices: as a stack of them, NumPy would read B once for each."""
+    rows = c.size // max(1, c.shape[-1])
+    is_direct = c.flags.c_contiguous and dtype.compute == dtype.numpy
+    target = c.reshape(rows, c.shape[-1]) if is_direct else None
+
+    def multiply() -> None:
+        left, right = _wide(a, dtype).reshape(rows, a.shape[-1]), _wide(b, dtype)
+        with np.errstate(all="ignore"):
+            if target is not None:
+                np.matmul(left, right, out=target)
+            else:
+                _store(c, np.matmul(left, right).reshape(c.shape), dtype)
+
+    return multiply
 
 
 def _conv(x: Array, w: Array, stride: tuple[int, ...], padding: tuple[int, ...], dtype: DType) -> Array:
