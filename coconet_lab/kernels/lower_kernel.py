@@ -218,8 +218,8 @@ class KernelBuilder:
             if placement == "block" and not self.region.is_cut(slot.type):
                 raise UnfitError(f"{name!r} is a block of another index space")
             text.slots.append(slot)
-            pieces = self.region.is_per_piece(slot.type)
-            text.tensors.append(k.TensorParam(name, slot.type.dtype, slot.type.shape, placement, peers, written, pieces))
+            kind, pieces = slot.type, self.region.is_per_piece(slot.type)
+            text.tensors.append(k.TensorParam(name, kind.dtype, kind.shape, placement, peers, written, pieces))
             return len(text.slots) - 1
         at = known[0]
         param = text.tensors[at]

@@ -116,7 +116,8 @@ def kernel_text(kernel: k.Kernel) -> str:
     ends = f", barriers: {', '.join(barriers)}" if barriers else ""
     lines = [f"kernel {kernel.name} over {shape}{cut}{chunks}{ends}"]
     for at, tensor in enumerate(kernel.tensors):
-        flags = [word for word, there in (("peers", tensor.peers), ("written", tensor.written)) if there]
+        facts = (("one a tensor", tensor.per_piece), ("peers", tensor.peers), ("written", tensor.written))
+        flags = [word for word, there in facts if there]
         words = [str(tensor.dtype), str(list(tensor.shape)), tensor.placement, *flags]
         lines.append(f"  t{at} = {tensor.value}: {' '.join(words)}")
     lines += [f"  s{at} = {scalar.value}: {scalar.dtype}" for at, scalar in enumerate(kernel.scalars)]

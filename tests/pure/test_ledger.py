@@ -54,7 +54,7 @@ def test_launches_and_collectives_are_the_mock_ups(ledgers):
 
 
 def test_held_is_the_peak_of_live_buffers_where_the_mock_up_adds_up_all_of_them(ledgers):
-    # The mock-up's 304.5 MiB (unfused) are all eight buffers at once. Inputs (x 12, w 4.5, r 48) are held for as long as
+    # The mock-up adds up all eight buffers: 304.5 MiB unfused. Inputs (x 12, w 4.5, r 48) are held for as long as
     # something reads them; of layer, total, add_1, drop and out only two live at a time.
     held = {name: round(ledger.held_bytes / MIB, 1) for name, ledger in ledgers.items()}
     assert held == {
