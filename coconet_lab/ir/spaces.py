@@ -37,9 +37,7 @@ class Space:
         return dim + len(self.shape) - len(kind.shape)
 
     def broadcasts(self, kind: TensorType) -> bool:
-        """Whether a value of type `kind` has, or is stretched to, an element for each index."""
-        if kind.is_scalar:
-            return True
+        """Whether a tensor of type `kind` has, or is stretched to, an element for each index."""
         if kind.pieces or self.pieces:
             return kind.pieces == self.pieces
         offset = len(self.shape) - len(kind.shape)

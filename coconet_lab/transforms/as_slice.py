@@ -51,7 +51,7 @@ class AsSlice(Transform):
             found = f"cannot slice {self._asked()}: {name!r} cannot work on blocks: {error.found}"
             return Refusal(found, f"{RULE}; {error.rule}", self._hint(program))
         return (
-            in_overlap(program, iter(changed))
+            in_overlap(program, iter([*changed, *(r for name in self.names for r in program.readers[name])]))
             or self._changes_more(program, changed)
             or self._breaks_group(program, changed)
             or changed

@@ -87,7 +87,7 @@ class Fuse(Transform):
         between = way_back(program, members)
         if between is None:
             return None
-        found = f"cannot fuse {asked}: fused group {between!r} would wait for the new group, and it for {between!r}"
+        found = f"cannot fuse {asked}: {between!r} would wait for the new group, and it for {between!r}"
         rule = "with all fused groups taken as one, nothing may wait for itself [paper §3.3]"
         return Refusal(found, rule, f"fuse({quoted(between)}, …) together with it, or fewer values")
 

@@ -64,7 +64,7 @@ class Reorder(Transform):
         if isinstance(crossing, Refusal):
             return crossing
         plan = replacements(program, self.gather, crossing)
-        return self._breaks_group(program, plan) or plan
+        return in_overlap(program, iter(plan.at)) or self._breaks_group(program, plan) or plan
 
     def _no_gather(self, op: o.Op) -> Refusal:
         way_out = Split(op.name) if isinstance(op, o.AllReduce) else None

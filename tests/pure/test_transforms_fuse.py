@@ -263,7 +263,17 @@ def test_groups_that_would_wait_for_each_other_are_refused():
     before = cl.program("p", outputs=[a2, b2, cl.mul(a1, 4.0, name="a3"), cl.mul(b1, 4.0, name="b3")], ranks=2)
     one = after(before, Fuse(("a1", "a2"), "A"))
     found = refusal(one, "b1", "b2")
-    assert "fused group 'A' would wait for the new group, and it for 'A'" in found.found
+    assert "'A' would wait for the new group, and it for 'A'" in found.found
+
+
+def test_groups_that_would_wait_for_each_other_through_others_are_refused():
+    x, y = vector("x"), vector("y")
+    a1, b1 = cl.add(x, 1.0, name="a1"), cl.add(y, 1.0, name="b1")
+    far, long = cl.mul(b1, 5.0, name="far"), cl.mul(a1, 5.0, name="long")
+    outputs = [cl.mul(far, 2.0, name="a2"), cl.mul(long, 2.0, name="b2"), far, long, a1, b1, cl.abs(b1, name="other")]
+    one = after(cl.program("p", outputs=outputs, ranks=2), Fuse(("a1", "a2"), "A"))
+    assert set(one.fusions[0].members) == {"a1", "a2"}
+    assert "'far' would wait for the new group, and it for 'far'" in refusal(one, "b1", "b2").found
 
 
 def test_a_group_that_waits_for_itself_is_no_program():

@@ -18,6 +18,7 @@ from coconet_lab.transforms.dead import Dead
 from coconet_lab.transforms.fuse import Fuse
 from coconet_lab.transforms.moves import FAMILIES, candidates, legal_moves
 from coconet_lab.transforms.overlap import Overlap
+from coconet_lab.transforms.preview import Over
 from coconet_lab.transforms.reorder import Reorder
 from coconet_lab.transforms.split import Split
 
@@ -193,3 +194,17 @@ def test_every_family_says_what_it_does():
 def test_a_program_of_collectives_alone_can_only_be_split():
     g = cl.tensor("g", FP32, (8,), Local)
     assert scripts(cl.program("p", outputs=[cl.all_reduce(g, name="total")], ranks=2)) == ['split("total")']
+
+
+def test_a_region_that_its_first_and_last_values_do_not_span_is_named_by_all_its_ends():
+    w, x = cl.tensor("w", FP32, (8,), Replicated), cl.tensor("x", FP32, (8,), Replicated)
+    a = cl.add(x, 1.0, name="a")
+    w1 = cl.update(w, x, name="w1")
+    program = cl.program("p", outputs=[cl.mul(a, w1, name="out")], ranks=2)
+    assert scripts(program)[-1] == 'fuse("a", "w1", "out")'
+
+
+def test_a_mapping_with_changes_iterates_over_old_and_new_names():
+    both = Over({"b": 3, "c": 4}, {"a": 1, "b": 2})
+    assert dict(both) == {"a": 1, "b": 3, "c": 4}
+    assert len(both) == 3

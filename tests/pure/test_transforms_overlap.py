@@ -169,6 +169,17 @@ def test_a_stage_of_an_overlap_is_in_no_other_and_other_steps_leave_it_alone(fus
     assert "'mul_1' runs in overlap 'ol'" in AsSlice(("m", "v", "w")).why_not(chained).found
 
 
+def test_a_slice_that_would_vanish_from_a_stage_and_a_tensor_a_stage_updates_stay():
+    out = cl.add(cl.all_gather(cl.tensor("x", FP32, (8,), Sliced(0)), name="total"), 1.0, name="out")
+    sent = cl.all_gather(cl.send(cl.local_slice(out, name="cut"), to=cl.GROUP + 1, name="block"), name="sent")
+    before = cl.program("p", outputs=[sent, out], ranks=4, groups=2)
+    chained = after(before, Fuse(("cut", "block"), "c"), Overlap(("c", "sent")))
+    assert Reorder("total", ("out",)).why_not(before) is None
+    assert "'cut' runs in overlap 'ol'" in Reorder("total", ("out",)).why_not(chained).found
+    state = after(programs.adam(), Split("total"), Reorder("total", ("p1",)), Overlap(("m1_part", "m1")))
+    assert "'m1_part' runs in overlap 'ol'" in AsSlice(("m",)).why_not(state).found
+
+
 def test_dead_leaves_an_unread_stage_alone():
     before = after(programs.adam(), Split("total"), Reorder("total", ("p1",)), AsSlice(("m", "v", "w")))
     kept = Overlap(("m1_part", "m1"))(before)
