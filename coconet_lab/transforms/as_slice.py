@@ -29,6 +29,21 @@ class AsSlice(Transform):
         Replicated inputs.
     dim : int or None
         The dim to slice; None is the dim of the tensor's own update, or the first that divides among the ranks.
+
+    Examples
+    --------
+    >>> import coconet_lab as cl
+    >>> m, g = cl.tensor("m", cl.FP32, (8,), cl.Replicated), cl.tensor("g", cl.FP32, (8,), cl.Sliced(0))
+    >>> part = cl.update(m, cl.add(m, g, name="sum"), name="m1_part")
+    >>> before = cl.program("p", inputs=[m, g], outputs=[cl.all_gather(part, name="m1")], ranks=4)
+    >>> AsSlice(("m",))(before)
+    p: 5 ops, 4 ranks
+      m = Tensor                FP32[8] Sliced(0)
+      g = Tensor                FP32[8] Sliced(0)
+      sum = Add(m, g)           FP32[8] Sliced(0)
+      m1_part = Update(m, sum)  FP32[8] Sliced(0)
+      m1 = AllGather(m1_part)   FP32[8] Replicated
+      outputs m1
     """
 
     names: tuple[str, ...]

@@ -24,6 +24,14 @@ class Dead(Transform):
     ----------
     name : str or None
         The one value to drop; None drops all that nobody reads, and then what only they read.
+
+    Examples
+    --------
+    >>> import coconet_lab as cl
+    >>> x = cl.tensor("x", cl.FP32, (8,), cl.Local)
+    >>> program = cl.program("p", outputs=[cl.mul(x, 2.0, name="y")], ranks=2)
+    >>> Dead("y").why_not(program).found
+    "cannot drop 'y': it is an output"
     """
 
     name: str | None = None

@@ -30,6 +30,14 @@ class Overlap(Transform):
         Values or fused groups, each feeding the next.
     name : str or None
         The overlap's name; None makes ``ol``, ``ol_2``, …
+
+    Examples
+    --------
+    >>> import coconet_lab as cl
+    >>> x, w = cl.tensor("x", cl.FP32, (8, 8), cl.Sliced(1)), cl.tensor("w", cl.FP32, (8, 8), cl.Sliced(0))
+    >>> total = cl.all_reduce(cl.matmul(x, w, name="layer"), name="total")
+    >>> Overlap(("layer", "total"))(cl.program("p", outputs=[total], ranks=2)).overlaps
+    (Overlap(name='ol', stages=('layer', 'total'), named=False),)
     """
 
     names: tuple[str, ...]

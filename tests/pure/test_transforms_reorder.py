@@ -122,6 +122,20 @@ def test_the_gather_stays_where_it_is_read_outside():
     assert lines(after)["b"] == "Mul(total, r) Replicated"
 
 
+def test_a_value_on_the_way_that_is_read_whole_outside_is_gathered_again():
+    g, r = cl.tensor("g", FP32, (8,), Local), cl.tensor("r", FP32, (8,), Replicated)
+    a = cl.add(cl.all_reduce(g, name="total"), r, name="a")
+    before = Split("total")(cl.program("p", outputs=[cl.mul(a, 2.0, name="b"), cl.mul(a, 3.0, name="c")], ranks=4))
+    assert lines(Reorder("total", ("b",))(before)) == {
+        "total_rs": "ReduceScatter(g) Sliced(0)",
+        "a_part": "Add(total_rs, r) Sliced(0)",
+        "a": "AllGather(a_part) Replicated",
+        "b_part": "Mul(a_part) Sliced(0)",
+        "b": "AllGather(b_part) Replicated",
+        "c": "Mul(a) Replicated",
+    }
+
+
 def test_a_norm_on_the_way_becomes_explicitly_cross_rank_and_stays_replicated():
     before = Split("total")(programs.lamb())
     after = Reorder("total", ("w1",))(before)
