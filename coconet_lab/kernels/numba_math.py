@@ -7,7 +7,7 @@ and powers are the C library's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,6 @@ _Built = tuple[Any, Callable[..., Any]]
 _SHIFT = 1.5 * 2.0**52  # added to a float64 it leaves the nearest integer in the last bits
 _LOG2E, _LN2 = 1.4426950408889634, 0.6931471805599453
 _HALF_ROOT_BITS = 0x3FE6A09E667F3BCD  # of the square root of 1/2
-_EXP_SERIES = tuple(1 / math.factorial(n) for n in range(14))
-_ERF_SERIES = tuple((-1) ** n * 2 / math.sqrt(math.pi) / (math.factorial(n) * (2 * n + 1)) for n in range(21))
 
 
 def _build_bits(typing_context: Any, value: Any) -> _Built:
@@ -54,24 +52,47 @@ def _build_double(typing_context: Any, bits: Any) -> _Built:
 _double: Any = intrinsic(_build_double)
 
 
-@njit(nogil=True, error_model="numpy")
+def _polynomial(coefficients: Sequence[float]) -> Any:
+    """A function of one float64: the polynomial by Horner's rule, lowest power first, without a loop."""
+
+    def polynomial(typing_context: Any, value: Any) -> _Built:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            total = _F64(coefficients[-1])
+            for coefficient in reversed(coefficients[:-1]):
+                total = builder.fadd(builder.fmul(total, args[0]), _F64(coefficient))
+            return total
+
+        return types.float64(types.float64), build
+
+    return intrinsic(polynomial)
+
+
+_exp_series = _polynomial([1 / math.factorial(n) for n in range(13)])
+_log_series = _polynomial([1 / (2 * n + 1) for n in range(9)])
+_erf_series = _polynomial([(-1) ** n * 2 / math.sqrt(math.pi) / (math.factorial(n) * (2 * n + 1)) for n in range(19)])
+# Chebyshev fit of log(erfc(x)·(1 + x/2)) + x² in t = 1/(1 + x/2) (Press et al., Numerical Recipes, 2nd ed., §6.2).
+_erfc_series = _polynomial(
+    [-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.27886807, -1.13520398, 1.48851587, -0.82215223,
+     0.17087277]
+)  # fmt: skip
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def _exp(x: float) -> Any:
     """exp for |x| < 700, to some 1e-13: 2**n times a polynomial in the rest."""
     shifted = x * _LOG2E + _SHIFT
     r = x - (shifted - _SHIFT) * _LN2
-    p = _EXP_SERIES[13]
-    for n in range(13):
-        p = _EXP_SERIES[12 - n] + r * p
+    p = _exp_series(r)
     return _double(_bits(p) + (_bits(shifted) << np.int64(52)))
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def exp_f32(value: Any) -> Any:
     """e to the power of a float32."""
     return np.float32(_exp(maximum(minimum(np.float64(value), 100.0), -120.0)))
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def log_f32(value: Any) -> Any:
     """The natural logarithm of a float32."""
     x = np.float64(value)
@@ -80,20 +101,13 @@ def log_f32(value: Any) -> Any:
     m = _double(bits - (exponent << np.int64(52)))  # between the roots of 1/2 and 2
     s = (m - 1.0) / (m + 1.0)
     q = s * s
-    p = 1 / 15 + q * (1 / 17)
-    p = 1 / 13 + q * p
-    p = 1 / 11 + q * p
-    p = 1 / 9 + q * p
-    p = 1 / 7 + q * p
-    p = 1 / 5 + q * p
-    p = 1 / 3 + q * p
-    found = np.float64(exponent) * _LN2 + 2.0 * s * (1.0 + q * p)
+    found = np.float64(exponent) * _LN2 + 2.0 * s * _log_series(q)
     found = choose(np.int32(x < np.inf), found, x)
     found = choose(np.int32(x == 0.0), -np.inf, found)
     return np.float32(choose(np.int32(x < 0.0), np.nan, found))
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def tanh_f32(value: Any) -> Any:
     """The hyperbolic tangent of a float32."""
     x = np.float64(value)
@@ -103,28 +117,16 @@ def tanh_f32(value: Any) -> Any:
     return np.float32(choose(np.int32(abs(x) < 1e-3), small, found))
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def erf_f32(value: Any) -> Any:
     """The error function of a float32: a series near zero, beyond 1.5 one less a small rest."""
     x = np.float64(value)
     size = abs(x)
     near = minimum(size, 1.5)
     q = near * near
-    p = _ERF_SERIES[20]
-    for n in range(20):
-        p = _ERF_SERIES[19 - n] + q * p
-    series = near * p
-    # Chebyshev fit of erfc, relative error below 1.2e-7 (Press et al., Numerical Recipes, 2nd ed., §6.2).
+    series = near * _erf_series(q)
     far = minimum(size, 10.0)
     t = 1.0 / (1.0 + 0.5 * far)
-    c = -0.82215223 + t * 0.17087277
-    c = 1.48851587 + t * c
-    c = -1.13520398 + t * c
-    c = 0.27886807 + t * c
-    c = -0.18628806 + t * c
-    c = 0.09678418 + t * c
-    c = 0.37409196 + t * c
-    c = 1.00002368 + t * c
-    rest = t * _exp(-far * far - 1.26551223 + t * c)
+    rest = t * _exp(_erfc_series(t) - far * far)
     found = choose(np.int32(size < 1.5), series, 1.0 - rest)
     return np.float32(choose(np.int32(x < 0.0), -found, found))

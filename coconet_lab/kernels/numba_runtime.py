@@ -302,10 +302,17 @@ def sum_integers_tile(tile: Any, count: int) -> Any:
 
 def _folder(name: str, choose_one: Any, wide: Any, doc: str) -> Any:
     def fold(tile: Any, count: int, start: Any) -> Any:
-        best = wide(start)
-        for j in range(count):
-            best = choose_one(best, wide(tile[j]))
-        return best
+        a = b = c = d = wide(start)
+        whole = count // 4
+        for i in range(whole):
+            j = 4 * i
+            a = choose_one(a, wide(tile[j]))
+            b = choose_one(b, wide(tile[j + 1]))
+            c = choose_one(c, wide(tile[j + 2]))
+            d = choose_one(d, wide(tile[j + 3]))
+        for j in range(4 * whole, count):
+            a = choose_one(a, wide(tile[j]))
+        return choose_one(choose_one(a, b), choose_one(c, d))
 
     fold.__name__ = fold.__qualname__ = name
     fold.__doc__ = doc
