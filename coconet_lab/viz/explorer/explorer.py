@@ -177,8 +177,7 @@ class Explorer:
     def select(self, *names: Any, add: bool = False) -> Explorer:
         """Select values by name (or the Values themselves); none clears the selection."""
         chosen = [self._state.program.resolve(name) for name in names]
-        self._looks = self._looks.but(kept=tuple(chosen) if not add else (*self._looks.kept, *chosen))
-        return self._set(lambda state: st.select(state, chosen, add))
+        return self.select_boxes(chosen, tuple(chosen), add)
 
     def rename(self, name: str, node: int | None = None) -> Explorer:
         """Name the current schedule, or another of the history."""
@@ -239,8 +238,8 @@ class Explorer:
                 return self
             self._looks = self._looks.but(refused="", kept=st.followed(self._looks.kept, after.program))
             self._state = after
-            self._arrived()
             self._draw()
+            self._arrived()
             if self.file is not None:
                 self.save()
         return self
@@ -274,11 +273,18 @@ class Explorer:
     def _find_facts(self, cancelled: Cancelled) -> None:
         """Moves and costs that a click did not wait for."""
         node = self._state.node
-        for _ in self._facts.complete(node, self._state.nodes, cancelled):
+
+        def shown() -> list[int]:
+            return self._page.shown_cards(self._state, self._facts.cards(node)) if not cancelled() else []
+
+        for _ in self._facts.complete(node, self._state.nodes, shown, cancelled):
             if cancelled():
                 return
             with self._lock:
                 self._draw()
+        if self._shown.has_page and not cancelled():
+            state = self._state
+            self._facts.draw_ahead(node, shown(), self._page.kept(state, self._looks), state.opened, cancelled)
 
     def _prove(self, again: bool = False) -> Explorer:
         node = self._state.node
@@ -344,7 +350,9 @@ class Explorer:
     def select_boxes(self, names: Sequence[str], kept: tuple[str, ...], add: bool) -> Explorer:
         """Select what a box stands for; `kept` are names that must not be folded away."""
         self._looks = self._looks.but(kept=(*self._looks.kept, *kept) if add else kept)
-        return self._set(lambda state: st.select(state, names, add))
+        self._set(lambda state: st.select(state, names, add))
+        self._behind.put("facts", self._find_facts)
+        return self
 
     def open_scopes(self, scopes: tuple[str, ...], close: bool = False) -> Explorer:
         """Unfold dotted scopes of a large program, or fold them."""

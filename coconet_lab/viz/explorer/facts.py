@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
 
 from coconet_lab.errors import CoconetError
@@ -13,12 +13,14 @@ from coconet_lab.viz.explorer.graph import Graphs
 from coconet_lab.viz.explorer.kernel_text import KernelText, kernel_texts
 from coconet_lab.viz.explorer.moves_panel import Card, cards
 from coconet_lab.viz.explorer.paper import known_names
-from coconet_lab.viz.explorer.state import Node
+from coconet_lab.viz.explorer.state import Node, followed
 from coconet_lab.viz.explorer.work import Cancelled
 
 QUICK_OPS = 60  # larger programs find moves and costs behind the click
 QUICK_S = 0.06
 TELL_S = 0.25
+MOST_PRICED = 24
+MOST_DRAWN = 4
 
 
 class Facts:
@@ -87,8 +89,20 @@ class Facts:
     def _change(self, node: Node, at: int) -> tuple[Change, ...]:
         return changes(self.costs(node), costs_of(self._cards[node.id][at].after))
 
-    def complete(self, node: Node, nodes: Sequence[Node], cancelled: Cancelled) -> Iterator[None]:
-        """Find what is not known yet, yielding whenever there is something new worth drawing."""
+    def complete(
+        self, node: Node, nodes: Sequence[Node], shown: Callable[[], Sequence[int]], cancelled: Cancelled
+    ) -> Iterator[None]:
+        """Find what is not known yet, yielding whenever there is something new worth drawing.
+
+        Parameters
+        ----------
+        node : Node
+        nodes : sequence of Node
+            The history, whose costs the comparison shows.
+        shown : callable
+            Places of the cards on the page, known once there are cards: only their costs are found.
+        cancelled : callable
+        """
         before = monotonic()
         missing = node.id not in self._cards or node.id not in self._costs
         self.cards(node)
@@ -99,7 +113,7 @@ class Facts:
         if missing:
             yield
         known = self._changes.setdefault(node.id, {})
-        for at in range(len(self._cards[node.id])):
+        for at in list(shown())[:MOST_PRICED]:
             if cancelled():
                 return
             if at not in known:
@@ -116,6 +130,16 @@ class Facts:
             missing = self._find_label(other) or missing
         if missing:
             yield
+
+    def draw_ahead(
+        self, node: Node, shown: Sequence[int], kept: Sequence[str], opened: tuple[str, ...], cancelled: Cancelled
+    ) -> None:
+        """Draw what the first moves lead to, so that their click does not wait for Graphviz."""
+        for at in list(shown)[:MOST_DRAWN]:
+            if cancelled():
+                return
+            after = self._cards[node.id][at].after
+            self.graphs.draw(after, followed(kept, after), opened)
 
     # -- names and code --------------------------------------------------------------------------------------------
 

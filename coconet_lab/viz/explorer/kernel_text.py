@@ -46,16 +46,14 @@ def _cpu(kernel: object) -> tuple[list[str], list[str]]:
 
 
 def _cuda(kernel: object, ops: Sequence[str]) -> tuple[list[str], list[str]]:
-    """CUDA lines; those after the comment that names an operation belong to it until the next such comment."""
+    """CUDA lines; one belongs to the operation that its comment names."""
+    from coconet_lab.kernels.cuda_phase import shown
     from coconet_lab.kernels.cuda_printer import print_kernel
 
     lines = print_kernel(kernel).body.rstrip("\n").split("\n")  # type: ignore[arg-type]
-    marks = {ascii(name): name for name in ops} | {f'"{name}"': name for name in ops}
-    origins = []
-    for line in lines:
-        comment = line.partition("//")[2]
-        origins.append(next((name for mark, name in marks.items() if mark in comment), ""))
-    return lines, origins
+    names = {shown(name): name for name in ops}
+    comments = ("", *(line.partition("//")[2].strip() for line in lines[1:]))  # the first names the kernel
+    return lines, [names.get(comment, "") for comment in comments]
 
 
 def kernel_of(found: Sequence[KernelText], selected: Sequence[str]) -> int:

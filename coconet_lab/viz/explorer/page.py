@@ -96,6 +96,11 @@ class Page:
         label, hint = _run_words(state, cluster)
         return pages.header(state, looks.busy, label, hint)
 
+    @staticmethod
+    def kept(state: State, looks: Looks) -> tuple[str, ...]:
+        """Selected names that must not be folded away."""
+        return _present(state, looks.kept)
+
     def shown_cards(self, state: State, found: Sequence[Card]) -> list[int]:
         """Places in `found` of the cards that a selection leaves."""
         chosen = {id(card) for card in for_selection(found, state.selected)}

@@ -164,9 +164,12 @@ def _near(entry: Declined, at: int, node: int) -> str:
 def _refused(entry: Declined, key: str, way: str = "") -> str:
     words = f"{tag('b', text(entry.title))}: {text(_sentence(entry.refusal.found))} "
     hint = f"<br>try: {text(entry.refusal.hint)}" if entry.refusal.hint else ""
-    rule = tag("span", text(entry.refusal.rule) + hint, cls="cl-rule", role="tooltip", id_=f"cl-rule-{key.replace(' ', '-')}")  # fmt: skip
-    reason = tag("span", words, cls="cl-reason", role="button", tabindex=0, aria_disabled="true", data_key=key,
-                 aria_describedby=f"cl-rule-{key.replace(' ', '-')}")  # fmt: skip
+    place = f"cl-rule-{key.replace(' ', '-')}"
+    rule = tag("span", text(entry.refusal.rule) + hint, cls="cl-rule", role="tooltip", id_=place)
+    reason = tag(
+        "span", words, cls="cl-reason", role="button", tabindex=0, aria_disabled="true", data_key=key,
+        aria_describedby=place,
+    )  # fmt: skip
     return tag("div", reason + way + rule, cls="cl-refused")
 
 

@@ -118,7 +118,7 @@ class Runner:
         if self.cluster.generation == 0:
             self._progress(Progress(f"Starting {self.cluster.ranks} ranks"))
             self.cluster.start()
-        result = self.cluster.run(schedule, inputs, repeats=repeats, name=name)
+        result = self.cluster.run(schedule, inputs, repeats=repeats, name=name, progress=False)
         samples = tuple(result.timing.samples_us)
         caption = result.provenance.caption() if hasattr(result.provenance, "caption") else ""
         measured = Measured(
