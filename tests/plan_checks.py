@@ -33,6 +33,20 @@ def differences(program: Any, plan: Plan, machine: Machine, expected: oracle.Ora
                 at = mismatch(machine.view(rank, slot), part, allowance(part, slot.type.dtype) if inexact else 0.0)
                 if at is not None:
                     found.append(f"{name} on rank {rank} at {at}: {machine.view(rank, slot)[at]}, not {part[at]}")
+    return found + stored_differences(plan, machine, expected, inexact)
+
+
+def stored_differences(plan: Plan, machine: Machine, expected: oracle.OracleRun, inexact: bool) -> list[str]:
+    """Which stored values that are no outputs differ: a Plan says where each is found after the run."""
+    found = []
+    for name, slot in plan.slots.items():
+        for rank, part in enumerate(expected.values[name]):
+            group = plan.buffers[slot.buffer].group
+            if part is None or group not in (-1, rank // plan.group_ranks):
+                continue
+            held = machine.view(rank, slot)
+            if mismatch(held, part, allowance(part, slot.type.dtype) if inexact else 0.0) is not None:
+                found.append(f"{name} on rank {rank}")
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from coconet_lab.errors import CodegenError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.groups import group_view
 from coconet_lab.ir.program import Program
@@ -12,7 +13,7 @@ from coconet_lab.ir.types import TensorType
 from coconet_lab.ir.updates import updated_inputs
 from coconet_lab.kernels.kernel import Combine, StoreAll, StoreTo
 from coconet_lab.kernels.lower_entries import Lowering, scalars_entry
-from coconet_lab.kernels.lower_memory import Memory
+from coconet_lab.kernels.lower_memory import Memory, source_of
 from coconet_lab.kernels.lower_order import Unit, forwarded, units_in_order, with_dependencies
 from coconet_lab.kernels.lower_overlap import Channels, lower_overlap
 from coconet_lab.kernels.lower_region import UnfitError
@@ -35,6 +36,8 @@ def lower(program: Program, *, chunks: int = 4) -> Plan:
     ------
     ProgramError
         No order runs all of it.
+    CodegenError
+        An operation that is no kernel: one that draws its dropout seed from a tensor.
 
     Examples
     --------
@@ -54,11 +57,14 @@ def lower(program: Program, *, chunks: int = 4) -> Plan:
     overlaps = {overlap.name: overlap for overlap in program.overlaps}
     for unit in order:
         overlap = overlaps.get(unit.name)
-        if overlap is None:
-            entries += [(entry, "") for entry in lower_unit(lowering, unit)]
-        else:
-            stages = [Unit(name, _members(program, memory, name)) for name in overlap.stages]
-            entries += [(e, overlap.name) for e in lower_overlap(lowering, stages, chunks, channels, lower_unit)]
+        try:
+            if overlap is None:
+                entries += [(entry, "") for entry in lower_unit(lowering, unit)]
+            else:
+                stages = [Unit(name, _members(program, memory, name)) for name in overlap.stages]
+                entries += [(e, overlap.name) for e in lower_overlap(lowering, stages, chunks, channels, lower_unit)]
+        except UnfitError as reason:
+            raise _no_kernel(program, unit, reason) from None
     for name in program.outputs:
         memory.home(name)
     return _plan(program, memory, with_dependencies(entries), channels.count)
@@ -77,6 +83,15 @@ def lower_unit(lowering: Lowering, unit: Unit, own_kernel: bool = False) -> list
             memory.slots, memory.buffers = before
             return [entry for name in unit.members for entry in lowering.entries_of(name)]
     return [e for name in unit.members for e in lowering.entries_of(name, own_kernel=own_kernel)]
+
+
+def _no_kernel(program: Program, unit: Unit, reason: UnfitError) -> CodegenError:
+    return CodegenError(
+        f"{unit.name!r} has no kernel: {reason}",
+        rule="every elementwise operation, reduction and collective is one kernel over one index space",
+        where=f"program {program.name!r}",
+        hint="cl.operator(…, call=…) runs it as a library call",
+    )
 
 
 def _members(program: Program, memory: Memory, stage: str) -> tuple[str, ...]:
@@ -106,7 +121,7 @@ def _plan(program: Program, memory: Memory, entries: tuple[AnyEntry, ...], chann
         groups=program.groups,
         entries=entries,
         buffers=_lives(memory.buffers, entries, [*outputs.values(), *state.values()]),
-        slots={name: memory.slots[name] for name in program.ops if name in memory.slots},
+        slots=_found_after(program, memory),
         inputs=inputs,
         outputs=outputs,
         state=state,
@@ -114,6 +129,21 @@ def _plan(program: Program, memory: Memory, entries: tuple[AnyEntry, ...], chann
         scalar_types=scalars,
         channels=channels,
     )
+
+
+def _found_after(program: Program, memory: Memory) -> dict[str, Slot]:
+    """The slots of stored values, but for older versions of a tensor, which are overwritten by then."""
+    newest: set[str] = set()
+    for last in updated_inputs(program).values():
+        newest |= {last, source_of(program.ops[last])} if isinstance(program.ops[last], o.AllGather) else {last}
+    states = {memory.slots[tensor].buffer for tensor in updated_inputs(program)}
+    found: dict[str, Slot] = {}
+    for name, op in program.ops.items():
+        version = memory.forwarded.get(name, source_of(op) if isinstance(op, o.LocalSlice) else name)
+        slot = memory.slots.get(name)
+        if slot is not None and (slot.buffer not in states or version in newest):
+            found[name] = slot
+    return found
 
 
 def _scalar_inputs(program: Program, scalars: Mapping[str, TensorType]) -> dict[str, float | int | None]:

@@ -108,7 +108,7 @@ def host_scalars(program: Program) -> frozenset[str]:
 
 
 def copied_slices(program: Program) -> frozenset[str]:
-    """Local slices that cannot stay where they are: outputs, and those of a tensor that is updated later on."""
+    """Local slices with storage of their own: outputs, members of groups, and those of a tensor updated later on."""
     found: set[str] = set()
     updates = [op for op in program.ops.values() if isinstance(op, o.Update)]
     for name, op in program.ops.items():
@@ -117,7 +117,7 @@ def copied_slices(program: Program) -> frozenset[str]:
         root = storage_of(program.ops, source_of(op))
         behind = _ancestors(program, name) if root is not None and updates else set()
         overwritten = any(storage_of(program.ops, u.name) == root and u.name not in behind for u in updates)
-        if name in program.outputs or (root is not None and overwritten):
+        if name in program.outputs or name in program.fusion_of or (root is not None and overwritten):
             found.add(name)
     return frozenset(found)
 

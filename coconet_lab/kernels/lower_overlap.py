@@ -10,6 +10,7 @@ from coconet_lab.kernels.kernel import Combine, Kernel, StoreAll, StoreTo
 from coconet_lab.kernels.lower_costs import kernel_cost, library_cost, walked
 from coconet_lab.kernels.lower_entries import Lowering, as_fields
 from coconet_lab.kernels.lower_order import Unit
+from coconet_lab.kernels.lower_region import UnfitError
 from coconet_lab.kernels.plan import AnyEntry, Arrive, Chunk, Launch, Library, Sync
 
 Lower = Callable[..., list[AnyEntry]]
@@ -35,8 +36,11 @@ def lower_overlap(
     Where the stages share no dim to cut, each is one entry and the library's collectives stay what they are.
     """
     before = dict(lowering.memory.slots), dict(lowering.memory.buffers)
-    lowered = [lower_unit(lowering, stage, True) for stage in stages]
-    choice = _chunk_dim(lowering, lowered, chunks)
+    try:
+        lowered = [lower_unit(lowering, stage, True) for stage in stages]
+        choice = _chunk_dim(lowering, lowered, chunks)
+    except UnfitError:
+        choice = None
     if choice is None:
         lowering.memory.slots, lowering.memory.buffers = before
         plain = (lower_unit(lowering, stage) for stage in stages)

@@ -136,6 +136,15 @@ def test_a_scalar_that_a_group_makes_and_others_read_is_stored_once():
     assert fused.kernel.tensors[stored.tensor].value == "n"
 
 
+def test_a_slice_that_a_group_makes_is_stored_as_a_block():
+    x = cl.tensor("x", FP32, (8,), Replicated)
+    part = cl.local_slice(cl.mul(x, 2, name="y"), 0, name="part")
+    program = annotated(cl.program("p", outputs=[cl.all_gather(part)], ranks=4), "y", "part")
+    plan = check_plan(program)
+    assert plan.buffers[plan.slots["part"].buffer].placement == "block"
+    assert "y" not in plan.slots
+
+
 def test_what_is_no_single_kernel_runs_operation_by_operation_with_the_same_values():
     x, g = cl.tensor("x", FP32, (4,), Replicated), cl.tensor("g", FP32, (4, 4), Local)
     drop = cl.dropout(cl.norm(x, name="e"), 0.5, name="drop")
