@@ -195,6 +195,21 @@ class CudaEngine:
         self._cupy.cuda.runtime.deviceSynchronize()
         self.world.barrier()
 
+    def array(self, name: str) -> Any:
+        """This rank's part of an input or output as a CuPy array, in place (BF16 as its bits)."""
+        slot = self.plan.inputs.get(name) or self._slot(name)
+        if slot is None or slot.buffer not in self.memory.arrays:
+            raise self._error(f"rank {self.place.rank} holds no {name!r}", ", ".join(map(repr, self.plan.inputs)))
+        return self.memory.view(slot)
+
+    def retune(self, tuning: Tuning) -> None:
+        """Other CTAs and unrolling from the next run on; values stay. Collective."""
+        self._streams[0].synchronize()
+        self.kernels = Kernels(self.plan, self.world, self.place.index, self.gpu, tuning)
+        self._steps.kernels = self.kernels
+        self._parts, self._graph = self._make_parts(), None
+        self.world.barrier()
+
     def holds(self, name: str) -> bool:
         """Whether this rank can read a value."""
         slot = self._slot(name)
@@ -247,7 +262,7 @@ class CudaEngine:
                 self._has_run = True
                 continue
             if self._graph is None:
-                self._graph = self._captured()
+                self._graph = self.captured()
             self._graph.launch(self._streams[0])
 
     @property
@@ -291,11 +306,12 @@ class CudaEngine:
         for stream in others:
             main.wait_event(stream.record(event(disable_timing=True)))
 
-    def _captured(self) -> Any:
-        """The whole Plan as one graph."""
+    def captured(self, times: int = 1) -> Any:
+        """The whole Plan, `times` in a row, as one graph to ``launch(engine.stream)``; after a first run."""
         self._streams[0].begin_capture()
         try:
-            self._issue()
+            for _ in range(times):
+                self._issue()
         finally:
             graph = self._streams[0].end_capture()
         graph.upload(self._streams[0])

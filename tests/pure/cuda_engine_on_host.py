@@ -57,7 +57,9 @@ class HostEngine(Engine):
         kernel, rank = entry.kernel, self.place.index
         peers = peer_tensors(kernel)
         sent = {s.tensor for s in kernel.statements() if isinstance(s, StoreTo)}
-        places = [[int(a) for a in table[t]] if t in peers else [int(table[t, rank])] for t in range(len(kernel.tensors))]
+        places = [
+            [int(a) for a in table[t]] if t in peers else [int(table[t, rank])] for t in range(len(kernel.tensors))
+        ]
         assert not sent & peers
         members = list(self.place.members(-1))
         half = half_words(source)

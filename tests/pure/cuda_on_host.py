@@ -7,12 +7,14 @@ ranks are those of the text that runs there.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import itertools
 import re
 import shutil
 import subprocess
 import threading
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -108,11 +110,20 @@ PRIMITIVES = {
     ),
     "void post(u32* flag, u32 value)": "{ __atomic_store_n(flag, value, __ATOMIC_RELEASE); }",
     "u32 seen(const u32* flag)": "{ std::this_thread::yield(); return __atomic_load_n(flag, __ATOMIC_ACQUIRE); }",
-    "u64 clock_ns()": "{ timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000ull + t.tv_nsec; }",
+    "u64 clock_ns()": "{ timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e9 + t.tv_nsec; }",
 }
 
 
-def host_text(source: CudaSource) -> str:
+class Text(Protocol):
+    """A kernel's text and the name of its function."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+
+
+def host_text(source: Text) -> str:
     """The kernel's text with C++ in place of PTX."""
     text = source.text
     for signature, body in PRIMITIVES.items():
@@ -131,15 +142,16 @@ def host_text(source: CudaSource) -> str:
     return DEVICE + text + RUN.replace("KERNEL", source.name)
 
 
-def build(source: CudaSource, folder: Path, unroll: int = 2) -> Path:
+def build(source: Text, folder: Path, unroll: int = 2, threads: int = THREADS) -> Path:
     """Compile the text, once for all ranks."""
-    path = folder / f"{source.name}-{unroll}.so"
+    digest = hashlib.blake2b(source.text.encode(), digest_size=4).hexdigest()
+    path = folder / f"{source.name}-{digest}-{unroll}.so"
     with _building:
         if path.exists():
             return path
         code = folder / f"{path.stem}.cpp"
         code.write_text(host_text(source))
-        defines = ["-DRANK=my_rank", f"-DUNROLL={unroll}", f"-DTHREADS={THREADS}"]
+        defines = ["-DRANK=my_rank", f"-DUNROLL={unroll}", f"-DTHREADS={threads}"]
         options = ["-O1", "-std=c++20", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC", "-shared"]
         command = ["g++", *options, *defines, "-o", str(path), str(code), "-lpthread"]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
@@ -170,21 +182,24 @@ class Kept:
 class OnHost:
     """One kernel on one rank: `ctas` copies of its library, since a CTA's shared memory is static there."""
 
-    def __init__(self, source: CudaSource, rank: int, folder: Path, ctas: int = 2, unroll: int = 2) -> None:
+    def __init__(
+        self, source: Text, rank: int, folder: Path, ctas: int = 2, unroll: int = 2, threads: int = THREADS
+    ) -> None:
         self.source, self.rank, self.ctas = source, rank, ctas
-        built = build(source, folder, unroll)
+        built = build(source, folder, unroll, threads)
         self.libraries = []
         for cta in range(ctas):
             copy = folder / f"{built.stem}.{rank}.{cta}.{next(_numbers)}.so"
             shutil.copy(built, copy)
             self.libraries.append(ctypes.CDLL(str(copy)))
 
-    def run(self, packed: np.ndarray) -> None:
+    def run(self, packed: np.ndarray, ctas: int | None = None) -> None:
         """All CTAs at once; the error word is in the state that `packed` names."""
+        grid = ctas or self.ctas
         place = ctypes.c_void_p(packed.ctypes.data)
         threads = [
-            threading.Thread(target=library.run, args=(cta, self.ctas, self.rank, place))
-            for cta, library in enumerate(self.libraries)
+            threading.Thread(target=library.run, args=(cta, grid, self.rank, place))
+            for cta, library in enumerate(self.libraries[:grid])
         ]
         for thread in threads:
             thread.start()

@@ -1,0 +1,245 @@
+"""The updates a user would write with torch: NCCL collectives and fused optimizers, with and without CUDA graphs.
+
+Every baseline has the same state and the same care: buffers allocated once, warmed up, graphs of several repeats.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_common import Timed, repeats_for, samples_us
+
+LR, B1, B2, EPS, DECAY = 1e-3, 0.9, 0.999, 1e-8, 0.01
+
+
+@dataclass
+class Torch:
+    """torch.distributed on the ranks of an MPI world, set up eagerly."""
+
+    world: Any
+    torch: Any = None
+    dist: Any = None
+    device: Any = None
+    pool: Any = None
+    notes: list[str] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Join all ranks; collective."""
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+        import torch
+        import torch.distributed as dist
+
+        self.torch, self.dist = torch, dist
+        self.device = torch.device("cuda", self.world.rank)
+        torch.cuda.set_device(self.device)
+        path = self.world.mpi.bcast(tempfile.mktemp(prefix="coconet-store-") if self.world.rank == 0 else None)
+        dist.init_process_group(
+            "nccl",
+            init_method=f"file://{path}",
+            rank=self.world.rank,
+            world_size=self.world.size,
+            device_id=self.device,
+        )
+        self.pool = self._pool()
+
+    def _pool(self) -> Any:
+        """A pool of NCCL's registered symmetric memory, or None with a note."""
+        try:
+            backend = self.dist.group.WORLD._get_backend(self.device)
+            pool = self.torch.cuda.MemPool(backend.mem_allocator)
+            with self.torch.cuda.use_mem_pool(pool):
+                self.torch.empty(1 << 20, device=self.device)
+            try:
+                backend.register_mem_pool(pool, symm=True)
+            except TypeError:
+                backend.register_mem_pool(pool)
+            return pool
+        except Exception as error:  # a missing peer is a note in the table, not the end of the run
+            self.notes.append(f"no symmetric pool: {type(error).__name__}: {str(error)[:200]}")
+            return None
+
+    def stop(self) -> None:
+        """Leave; collective."""
+        self.dist.destroy_process_group()
+
+    def event(self) -> Any:
+        """A timing event of torch's."""
+        return self.torch.cuda.Event(enable_timing=True)
+
+
+@dataclass
+class Buffers:
+    """Gradients, parameters and state of one size."""
+
+    g: Any
+    p: Any
+    wide: Any
+    w: Any
+    m: Any
+    v: Any
+    steps: Any
+    part: Any
+
+
+class Updates:
+    """The updates of one optimizer, size and dtype.
+
+    Parameters
+    ----------
+    lab : Torch
+    optimizer : "adam", "sgd" or "lamb"
+    dtype : "fp16" or "fp32"
+    elements : int
+        A multiple of the ranks.
+    pooled : bool
+        Whether what travels lies in the registered pool.
+    sliced : bool
+        Whether the state is this rank's slice alone.
+    """
+
+    def __init__(self, lab: Torch, optimizer: str, dtype: str, elements: int, *, pooled: bool, sliced: bool) -> None:
+        torch = lab.torch
+        self.lab, self.optimizer, self.sliced, self.mixed = lab, optimizer, sliced, dtype == "fp16"
+        ranks = lab.world.size
+        wire = torch.float16 if self.mixed else torch.float32
+        count = elements // ranks if sliced else elements
+        self.scale = torch.full((), float(ranks), device=lab.device)
+
+        def zeros(n: int, kind: Any = torch.float32) -> Any:
+            return torch.zeros(n, dtype=kind, device=lab.device)
+
+        with torch.cuda.use_mem_pool(lab.pool) if pooled else nullcontext():
+            g = torch.randn(elements, device=lab.device).to(wire)
+            p = zeros(elements, wire) if self.mixed or sliced else None
+            part = zeros(count, wire) if sliced else g
+        wide = zeros(count) if self.mixed else part
+        adaptive = optimizer != "sgd"
+        self.b = Buffers(
+            g, p, wide, torch.randn(count, device=lab.device), zeros(count) if adaptive else None,
+            zeros(count) if adaptive else None, torch.zeros((), device=lab.device), part,
+        )  # fmt: skip
+        self.lamb = _lamb(torch)
+
+    def run(self) -> None:
+        """Collectives and update of one step."""
+        dist, b = self.lab.dist, self.b
+        if self.sliced:
+            dist.reduce_scatter_tensor(b.part, b.g)
+        else:
+            dist.all_reduce(b.g)
+        self.update()
+        if self.sliced:
+            dist.all_gather_into_tensor(b.p, b.p[self._mine()] if self.mixed else b.w)
+
+    def _mine(self) -> slice:
+        count = self.b.w.numel()
+        return slice(self.lab.world.rank * count, (self.lab.world.rank + 1) * count)
+
+    def update(self) -> None:
+        """The optimizer on what arrived; the mean is folded into the fused kernels where they can."""
+        torch, b = self.lab.torch, self.b
+        if self.mixed:
+            b.wide.copy_(b.part)
+        if self.optimizer == "adam":
+            b.steps += 1
+            torch._fused_adam_(
+                [b.w], [b.wide], [b.m], [b.v], [], [b.steps], lr=LR, beta1=B1, beta2=B2, weight_decay=0.0, eps=EPS,
+                amsgrad=False, maximize=False, grad_scale=self.scale, found_inf=None,
+            )  # fmt: skip
+        elif self.optimizer == "sgd":
+            b.w.add_(b.wide, alpha=-LR / self.lab.world.size)
+        else:
+            self.lamb(self, torch)
+        if self.mixed and b.p is not None:
+            (b.p[self._mine()] if self.sliced else b.p).copy_(b.w)
+
+
+def _lamb(torch: Any) -> Callable[[Updates, Any], None]:
+    """LAMB by torch operations, each in place: torch has no fused one."""
+
+    def step(self: Updates, torch: Any) -> None:
+        b, dist = self.b, self.lab.dist
+        b.steps += 1
+        g = b.wide / self.lab.world.size
+        b.m.mul_(B1).add_(g, alpha=1 - B1)
+        b.v.mul_(B2).addcmul_(g, g, value=1 - B2)
+        up = (b.m / (1 - B1**b.steps)) / ((b.v / (1 - B2**b.steps)).sqrt_().add_(EPS)) + DECAY * b.w
+        norms = torch.stack([b.w.square().sum(), up.square().sum()])
+        if self.sliced:
+            dist.all_reduce(norms)
+        weight, change = norms.sqrt().unbind()
+        ratio = torch.where((weight > 0) & (change > 0), weight / change, torch.ones_like(weight))
+        b.w.sub_(up * (LR * ratio))
+
+    return step
+
+
+def measure(lab: Torch, run: Callable[[], None], *, graph: bool, count: int) -> list[float] | None:
+    """Samples of a callable on torch's current stream, or None with a note if it cannot be captured."""
+    torch = lab.torch
+    stream = torch.cuda.Stream()
+    elapsed = lambda a, b: a.elapsed_time(b)  # noqa: E731
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+        stream.synchronize()
+        estimate = samples_us(lab.world, Timed(stream, run), lab.event, elapsed, 3)
+        repeats = repeats_for(max(lab.world.mpi.allgather(min(estimate))))
+        launch = _repeated(run, repeats)
+        if graph:
+            captured = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(captured, stream=stream):
+                launch()
+            launch = captured.replay
+            launch()
+            stream.synchronize()
+        return samples_us(lab.world, Timed(stream, launch, repeats), lab.event, elapsed, count)
+
+
+def _repeated(run: Callable[[], None], repeats: int) -> Callable[[], None]:
+    def several() -> None:
+        for _ in range(repeats):
+            run()
+
+    return several
+
+
+Case = tuple[str, dict[str, Any], bool]
+
+
+def cases(lab: Torch) -> Iterator[Case]:
+    """Name, how the buffers are, and whether it is captured; the most telling first."""
+    fused = "torch_fused"
+    yield f"all_reduce+{fused}+graph", {"pooled": False, "sliced": False}, True
+    yield f"reduce_scatter+{fused}+all_gather+graph", {"pooled": False, "sliced": True}, True
+    yield f"all_reduce+{fused}", {"pooled": False, "sliced": False}, False
+    yield f"reduce_scatter+{fused}+all_gather", {"pooled": False, "sliced": True}, False
+    if lab.pool is not None:
+        yield f"all_reduce+{fused}+pool+graph", {"pooled": True, "sliced": False}, True
+        yield f"reduce_scatter+{fused}+all_gather+pool+graph", {"pooled": True, "sliced": True}, True
+        yield f"all_reduce+{fused}+pool", {"pooled": True, "sliced": False}, False
+
+
+def zero_redundancy(lab: Torch, elements: int, parts: int = 32) -> Callable[[], None]:
+    """ZeroRedundancyOptimizer over `parts` float32 tensors, whose gradients are summed as one."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    torch = lab.torch
+    flat = torch.randn(elements, device=lab.device)
+    grads = flat.chunk(parts)
+    parameters = [torch.nn.Parameter(torch.randn_like(g)) for g in grads]
+    for parameter, grad in zip(parameters, grads):
+        parameter.grad = grad
+    optimizer = ZeroRedundancyOptimizer(parameters, torch.optim.Adam, lr=LR, fused=True)
+
+    def run() -> None:
+        lab.dist.all_reduce(flat)
+        optimizer.step()
+
+    return run

@@ -1,0 +1,289 @@
+"""CuPy's and NCCL's names over NumPy and threads: enough to run the CUDA engine without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+import types
+from pathlib import Path
+
+import numpy as np
+from cuda_on_host import THREADS, OnHost, address
+
+from coconet_lab.run.world import ThreadWorld
+
+_HERE = threading.local()
+
+
+def at(place: int, nbytes: int) -> np.ndarray:
+    """Bytes at an address."""
+    return np.frombuffer((ctypes.c_uint8 * max(nbytes, 1)).from_address(place), np.uint8)[:nbytes]
+
+
+class Array(np.ndarray):
+    """An array that tells its address as CuPy's do."""
+
+    @property
+    def data(self):
+        return types.SimpleNamespace(ptr=address(self))
+
+    def get(self):
+        return np.array(self)
+
+
+class World(ThreadWorld):
+    """Threads that exchange as MPI's ranks do."""
+
+    @property
+    def mpi(self):
+        return types.SimpleNamespace(allgather=self._all.exchange)
+
+
+class Runtime:
+    """Memory by address, never given back before the test ends."""
+
+    memcpyHostToDevice, memcpyDeviceToHost = 1, 2
+    CUDARuntimeError = type("CUDARuntimeError", (RuntimeError,), {})
+
+    def __init__(self, gpus: int) -> None:
+        self.gpus, self.kept, self.reachable = gpus, [], True
+
+    def getDeviceCount(self):
+        return self.gpus
+
+    def deviceCanAccessPeer(self, a, b):
+        return self.reachable
+
+    def setDevice(self, number):
+        pass
+
+    def getDeviceProperties(self, number):
+        return {"name": b"host", "major": 9, "minor": 0, "multiProcessorCount": 1}
+
+    def memGetInfo(self):
+        return 1 << 30, 2 << 30
+
+    def malloc(self, nbytes):
+        raw = np.full(nbytes + 512, 0xCD, np.uint8)
+        self.kept.append(raw)
+        return address(raw) + -address(raw) % 256
+
+    def free(self, place):
+        pass
+
+    def memset(self, place, value, nbytes):
+        at(place, nbytes)[:] = value
+
+    def memcpy(self, to, source, nbytes, kind):
+        ctypes.memmove(to, source, nbytes)
+
+    def ipcGetMemHandle(self, place):
+        return place.to_bytes(64, "little")
+
+    def ipcOpenMemHandle(self, handle):
+        return int.from_bytes(handle, "little")
+
+    def ipcCloseMemHandle(self, place):
+        pass
+
+    def deviceSynchronize(self):
+        pass
+
+
+class Stream:
+    """Runs at once what it is given; while it captures, keeps it."""
+
+    def __init__(self, non_blocking=False):
+        self.ptr, self.captured = 0, None
+
+    def __enter__(self):
+        _HERE.stream = self
+
+    def __exit__(self, *error):
+        _HERE.stream = None
+
+    def record(self, event=None):
+        return event
+
+    def wait_event(self, event):
+        pass
+
+    def synchronize(self):
+        pass
+
+    def begin_capture(self):
+        self.captured = []
+
+    def end_capture(self):
+        steps, self.captured = self.captured, None
+        return types.SimpleNamespace(upload=lambda stream: None, launch=lambda stream: [step() for step in steps])
+
+
+class Module:
+    """A "cubin" is the kernel that runs on the host."""
+
+    def load(self, code):
+        self.kernel = code
+
+    def get_function(self, name):
+        return Function(self.kernel)
+
+
+class Function:
+    ptr = 0
+
+    def __init__(self, kernel: OnHost) -> None:
+        self.kernel = kernel
+
+    def __call__(self, grid, block, args):
+        assert 1 <= grid[0] <= self.kernel.ctas
+        stream = _HERE.stream
+        if stream.captured is None:
+            self.kernel.run(args[0], grid[0])
+        else:
+            stream.captured.append(lambda: self.kernel.run(args[0], grid[0]))
+
+
+class Nccl:
+    """Collectives among threads."""
+
+    def __init__(self) -> None:
+        self._numbers, self._meetings = itertools.count(), {}
+
+    def get_version(self):
+        return 22809
+
+    def get_unique_id(self):
+        return (next(self._numbers),)
+
+    def groupStart(self):
+        _HERE.sent = []
+
+    def groupEnd(self):
+        pass
+
+    def NcclCommunicator(self, count, number, rank):
+        meeting = self._meetings.setdefault(number, ([None] * count, threading.Barrier(count, timeout=30), {}))
+        return Communicator(*meeting, rank, count)
+
+
+_TYPES = {2: np.int32, 4: np.int64, 6: np.float16, 7: np.float32, 8: np.float64}
+
+
+class Communicator:
+    def __init__(self, shown, barrier, mail, rank, count) -> None:
+        self.shown, self.barrier, self.mail, self.rank, self.count = shown, barrier, mail, rank, count
+        self.comm = 0
+
+    def _exchange(self, place, count, kind):
+        item = np.dtype(_TYPES[kind])
+        self.shown[self.rank] = at(place, count * item.itemsize).view(item).copy()
+        self.barrier.wait()
+        found = list(self.shown)
+        self.barrier.wait()
+        return found
+
+    def _put(self, place, values):
+        at(place, values.nbytes)[:] = np.ascontiguousarray(values).view(np.uint8)
+
+    def _combined(self, place, count, kind, op):
+        arrays = self._exchange(place, count, kind)
+        wide = np.float32 if arrays[0].dtype == np.float16 else arrays[0].dtype
+        total = arrays[0].astype(wide)
+        for array in arrays[1:]:
+            total = {0: np.add, 2: np.maximum, 3: np.minimum}[op](total, array.astype(wide))
+        return total.astype(arrays[0].dtype)
+
+    def allReduce(self, source, target, count, kind, op, stream):
+        self._put(target, self._combined(source, count, kind, op))
+
+    def reduce(self, source, target, count, kind, op, root, stream):
+        total = self._combined(source, count, kind, op)
+        if self.rank == root:
+            self._put(target, total)
+
+    def reduceScatter(self, source, target, count, kind, op, stream):
+        total = self._combined(source, count * self.count, kind, op)
+        self._put(target, total[self.rank * count : (self.rank + 1) * count])
+
+    def allGather(self, source, target, count, kind, stream):
+        self._put(target, np.concatenate(self._exchange(source, count, kind)))
+
+    def broadcast(self, source, target, count, kind, root, stream):
+        self._put(target, self._exchange(source, count, kind)[root])
+
+    def send(self, source, count, kind, peer, stream):
+        item = np.dtype(_TYPES[kind])
+        box = self.mail.setdefault((self.rank, peer), _Mail())
+        box.put(at(source, count * item.itemsize).copy())
+
+    def recv(self, target, count, kind, peer, stream):
+        self._put(target, self.mail.setdefault((peer, self.rank), _Mail()).take())
+
+
+class _Mail:
+    def __init__(self) -> None:
+        self.items, self.arrived = [], threading.Condition()
+
+    def put(self, item):
+        with self.arrived:
+            self.items.append(item)
+            self.arrived.notify_all()
+
+    def take(self):
+        with self.arrived:
+            assert self.arrived.wait_for(lambda: self.items, timeout=30)
+            return self.items.pop(0)
+
+
+def _gemm(handle, ta, tb, m, n, k, one, b, kind, ldb, sb, a, _a, lda, sa, zero, c, _c, ldc, sc, batches, compute, algo):
+    item = np.dtype({0: np.float32, 1: np.float64, 2: np.float16}[kind])
+
+    def matrix(place, rows, columns, step, batch, stride):
+        start = place + batch * stride * item.itemsize
+        flat = at(start, ((rows - 1) * step + columns) * item.itemsize).view(item)
+        return np.lib.stride_tricks.as_strided(flat, (rows, columns), (step * item.itemsize, item.itemsize))
+
+    for batch in range(batches):
+        left, right = matrix(a, n, k, lda, batch, sa), matrix(b, k, m, ldb, batch, sb)
+        out = matrix(c, n, m, ldc, batch, sc)
+        out[...] = (left.astype(np.float64) @ right.astype(np.float64)).astype(item)
+
+
+def make(gpus: int) -> types.ModuleType:
+    """A module to be called ``cupy``."""
+    module = types.ModuleType("cupy")
+    memory = types.SimpleNamespace(
+        UnownedMemory=lambda place, nbytes, owner: place, MemoryPointer=lambda place, offset: place + offset
+    )
+    cuda = types.ModuleType("cupy.cuda")
+    cuda.runtime, cuda.memory, cuda.Stream, cuda.nccl = Runtime(gpus), memory, Stream, Nccl()
+    cuda.Event = lambda disable_timing=False: object()
+    cuda.get_elapsed_time = lambda a, b: 1.0
+    cuda.function = types.SimpleNamespace(Module=Module)
+    cuda.driver = types.SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda f, threads, shared: 2)
+    cuda.cublas = types.SimpleNamespace(gemmStridedBatchedEx=_gemm)
+    cuda.device = types.SimpleNamespace(get_cublas_handle=lambda: 0)
+    module.cuda = cuda
+
+    def ndarray(shape, dtype, place):
+        return at(place, int(np.prod(shape)) * np.dtype(dtype).itemsize).view(dtype).reshape(shape).view(Array)
+
+    module.ndarray = ndarray
+    module.asarray = lambda x: np.asarray(x).view(Array)
+    module.ascontiguousarray = lambda x: np.ascontiguousarray(x).view(Array)
+    module.matmul, module.int64, module.split = np.matmul, np.int64, np.split
+    return module
+
+
+def compiler(folder: Path):
+    """In place of `compile_kernel` and `compile_text`."""
+
+    def kernel(source, variant):
+        return OnHost(source, variant.rank, folder, ctas=2, unroll=variant.unroll, threads=THREADS)
+
+    def text(name, text, variant, what):
+        return OnHost(types.SimpleNamespace(name=name, text=text), 0, folder, ctas=1, unroll=1, threads=32)
+
+    return kernel, text
