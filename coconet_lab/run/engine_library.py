@@ -11,8 +11,9 @@ from coconet_lab.errors import CodegenError, ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.dtypes import DType
 from coconet_lab.ir.rank_values import block_slices, spread
-from coconet_lab.ir.rounding import contiguous, literal, rounded
+from coconet_lab.ir.rounding import contiguous, literal
 from coconet_lab.ir.types import TensorType
+from coconet_lab.kernels.numba_convert import narrow
 from coconet_lab.kernels.plan import Chunk, Library, Plan
 from coconet_lab.run.communicator import Communicator
 from coconet_lab.run.engine_memory import Memory
@@ -27,10 +28,10 @@ def library_step(plan: Plan, entry: Library, memory: Memory, group: Communicator
     target, dtype = memory.view(entry.target), entry.target.type.dtype
     match entry.op:
         case o.MatMul():
-            return _matmul_step(*_matmul_parts(operands[0], operands[1], target, entry.chunk), dtype)
+            return _matmul_step(entry, operands, target, memory)
         case o.Conv(stride=stride, padding=padding):
             x, c = (_cut(array, entry.chunk) for array in (operands[0], target))
-            return lambda: _store(c, _conv(x, operands[1], stride, padding, dtype), dtype)
+            return lambda: narrow(_conv(x, operands[1], stride, padding, dtype), c, dtype)
         case o.AllToAll(split=split, concat=concat):
             return lambda: all_to_all(group, operands[0], target, split, concat)
         case o.Custom() as op:
@@ -42,10 +43,6 @@ def library_step(plan: Plan, entry: Library, memory: Memory, group: Communicator
                 where=f"plan of program {plan.name!r}",
                 hint="lower(program)",
             )
-
-
-def _store(target: Array, result: Array, dtype: DType) -> None:
-    target[...] = rounded(result, dtype) if dtype.is_float else result.astype(dtype.numpy)
 
 
 def _wide(array: Array, dtype: DType) -> Array:
@@ -70,19 +67,27 @@ def _matmul_parts(a: Array, b: Array, c: Array, chunk: Chunk | None) -> tuple[Ar
     return _cut(a, chunk), b, _cut(c, chunk)
 
 
-def _matmul_step(a: Array, b: Array, c: Array, dtype: DType) -> Step:
+def _matmul_step(entry: Library, operands: Sequence[Array], target: Array, memory: Memory) -> Step:
     """One product of two matrices: as a stack of them, NumPy would read B once for each."""
-    rows = c.size // max(1, c.shape[-1])
-    is_direct = c.flags.c_contiguous and dtype.compute == dtype.numpy
-    target = c.reshape(rows, c.shape[-1]) if is_direct else None
+    dtype = entry.target.type.dtype
+    a, b, c = _matmul_parts(operands[0], operands[1], target, entry.chunk)
+    # What is not cut is converted with the first chunk and serves the others.
+    is_first = entry.chunk is None or entry.chunk.index == 0
+    left = memory.widened(entry.operands[0], a, dtype, is_whole=a is operands[0], is_packed=True)
+    right = memory.widened(entry.operands[1], b, dtype, is_whole=b is operands[1])
+    renewed = [w for w, is_cut in ((left, a is not operands[0]), (right, b is not operands[1])) if is_cut or is_first]
+    rows = int(np.prod(a.shape[:-1], dtype=np.int64))
+    is_direct = c.dtype == left.wide.dtype and c.flags.c_contiguous
+    product = c if is_direct else np.empty(c.shape, left.wide.dtype)
+    x, y, z = left.wide.reshape(rows, a.shape[-1]), right.wide, product.reshape(rows, c.shape[-1])
 
     def multiply() -> None:
-        left, right = _wide(a, dtype).reshape(rows, a.shape[-1]), _wide(b, dtype)
+        for wide in renewed:
+            wide.renew()
         with np.errstate(all="ignore"):
-            if target is not None:
-                np.matmul(left, right, out=target)
-            else:
-                _store(c, np.matmul(left, right).reshape(c.shape), dtype)
+            np.matmul(x, y, out=z)
+        if not is_direct:
+            narrow(product, c, dtype)
 
     return multiply
 

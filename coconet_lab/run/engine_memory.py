@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from coconet_lab.ir.dtypes import DType
 from coconet_lab.ir.rounding import poison
 from coconet_lab.ir.types import Range, TensorType, block_range
 from coconet_lab.kernels.kernel import Kernel
+from coconet_lab.kernels.numba_convert import widen
 from coconet_lab.kernels.plan import Buffer, Launch, Plan, Slot
 from coconet_lab.kernels.signals import PAD_LINE, pad_bytes
 from coconet_lab.run.world import SharedBuffer, World
@@ -50,6 +52,30 @@ class Place:
         return group in (-1, self.group)
 
 
+class Widened:
+    """An operand in the type its products are summed in: itself, or a copy that is renewed before it is used.
+
+    Parameters
+    ----------
+    array : array
+        The operand, in place.
+    dtype : DType
+    is_packed : bool
+        Whether the product needs it without gaps.
+    """
+
+    def __init__(self, array: Array, dtype: DType, is_packed: bool) -> None:
+        self._array, self._dtype = array, dtype
+        wide = np.dtype(dtype.compute if dtype.is_float else np.int64)
+        fits = wide == array.dtype and (array.flags.c_contiguous or not is_packed)
+        self.wide = array if fits else np.empty(array.shape, wide)
+
+    def renew(self) -> None:
+        """Take the operand as it is now."""
+        if self.wide is not self._array:
+            widen(self._array, self.wide, self._dtype)
+
+
 class Memory:
     """Buffers as arrays. Everything that peers reach lies in one symmetric allocation, at equal offsets on all ranks.
 
@@ -70,6 +96,7 @@ class Memory:
         self._shared: SharedBuffer = world.allocate(size)
         self.arrays = {name: self._array(buffer) for name, buffer in plan.buffers.items() if place.holds(buffer.group)}
         self._scratch: list[Array] = []
+        self._widened: dict[tuple[Slot, bool], Widened] = {}
 
     def free(self) -> None:
         """Give the memory back."""
@@ -93,6 +120,12 @@ class Memory:
         if buffer.placement == "block":
             return array[tuple(slice(0, stop - start) for start, stop in ranges)]
         return array[tuple(slice(start, stop) for start, stop in ranges)]
+
+    def widened(self, slot: Slot, part: Array, dtype: DType, *, is_whole: bool, is_packed: bool = False) -> Widened:
+        """A part of a value as a library call takes it; whole operands are shared by the chunks of an overlap."""
+        if not is_whole:
+            return Widened(part, dtype, is_packed)
+        return self._widened.setdefault((slot, is_packed), Widened(part, dtype, is_packed))
 
     def ranges(self, kind: TensorType) -> tuple[Range, ...]:
         """The part of each dim of a value that this rank has."""

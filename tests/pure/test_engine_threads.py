@@ -258,8 +258,24 @@ def test_products_convolutions_and_operators_of_the_user_run_as_libraries():
     x, w = cl.tensor("x", cl.FP32, (4, 3, 8, 7), cl.Sliced(0)), cl.tensor("w", cl.FP32, (5, 3, 3, 2), cl.Replicated)
     flip = cl.operator("flip", meaning=lambda v, ranges: v[..., ::-1].copy() + ranges[0][0])
     conv = cl.conv(x, w, stride=2, padding=1, name="conv")
-    program = cl.program("libraries", outputs=[cl.matmul(a, b, name="ab"), conv, flip(conv, name="flipped")], ranks=2)
+    c, d = cl.cast(a, cl.INT32), cl.tensor("d", cl.INT32, (4, 0), cl.Replicated)
+    products = [cl.matmul(a, b, name="ab"), cl.matmul(c, cl.cast(b, cl.INT32), name="cb"), cl.matmul(c, d, name="none")]
+    program = cl.program("libraries", outputs=[*products, conv, flip(conv, name="flipped")], ranks=2)
     check_on_threads(program, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [cl.FP16, cl.BF16, cl.FP32, cl.FP64], ids=str)
+def test_products_by_chunks_of_rows_and_columns_are_those_of_whole_matrices(dtype):
+    w = cl.tensor("w", dtype, (8, 12), cl.Sliced(0))
+    for shape, cut in (((4, 6, 8), 0), ((3, 6, 8), 1), ((2, 2, 8), 2)):
+        x = cl.tensor("x", dtype, shape, cl.Sliced(2))
+        layer = cl.matmul(x, w, name="layer")
+        program = cl.program("chunks", outputs=[cl.add(cl.all_reduce(layer, name="total"), 1, name="out")], ranks=2)
+        rng = np.random.default_rng(0)
+        inputs = {name: rng.integers(-4, 5, program.types[name].shape).astype(dtype.numpy) for name in ("x", "w")}
+        s = cl.Schedule(program).fuse("total", "out", name="fused").overlap("layer", "fused")
+        assert {entry.chunk.dim for entry in lower(s.program).entries} == {cut}
+        check_on_threads(s.program, inputs)
 
 
 def test_a_result_of_another_shape_than_the_operator_said_is_refused():
