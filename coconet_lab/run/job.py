@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from coconet_lab.ir.inputs import random_block
+from coconet_lab.ir.inputs import input_block, random_block
 from coconet_lab.ir.ops import Input
-from coconet_lab.ir.types import TensorType
+from coconet_lab.ir.program import Program
 from coconet_lab.kernels.plan import Plan
 from coconet_lab.run import ranks
 from coconet_lab.run.engine_trace import Span
@@ -29,14 +29,13 @@ class Job:
     key : str
         Under which the ranks keep the engine.
     plan : Plan
+    program : Program
+        What the plan was lowered from: the ranks draw and check its inputs.
     backend : str
         ``cpu`` or ``cuda``.
     scalars : mapping of name to number
-    drawn : mapping of name to Input
-        Inputs the ranks draw themselves, from `seed`.
-    types : mapping of name to TensorType
-        Of every tensor input.
     seed : int
+        Of the inputs the ranks draw themselves.
     repeats, warmup : int
     traced : bool
         Whether the last repeat is traced (its time counts too: tracing costs two clock reads an entry).
@@ -46,10 +45,9 @@ class Job:
 
     key: str
     plan: Plan
+    program: Program
     backend: str
     scalars: Mapping[str, float | int]
-    drawn: Mapping[str, Input]
-    types: Mapping[str, TensorType]
     seed: int = 0
     repeats: int = 1
     warmup: int = 0
@@ -107,18 +105,15 @@ def _make_engine(plan: Plan, backend: str) -> Any:
     return Engine(plan, _world(backend))
 
 
-def _part(job: Job, name: str, part: Part, rank: int) -> Array | None:
-    """This rank's part of an input: as sent, made by the user's callable, or drawn; None on other groups' ranks."""
-    kind = job.types[name]
-    size = job.plan.group_ranks
-    if kind.group is not None and rank // size != kind.group:
-        return None
+def _part(job: Job, name: str, part: Part, rank: int) -> Array:
+    """This rank's part of an input: as sent, made by the user's callable, or drawn."""
     if isinstance(part, np.ndarray):
         return part
-    ranges = kind.ranges(rank % size, size)
     if part is not None:
-        return np.ascontiguousarray(part(rank % size, ranges), dtype=kind.dtype.numpy)
-    return random_block(job.drawn[name], job.seed, ranges, rank % size)
+        return input_block(job.program, {name: part}, name, rank)
+    size = job.program.group_ranks
+    op = cast(Input, job.program.ops[name])
+    return random_block(op, job.seed, op.type.ranges(rank % size, size), rank % size)
 
 
 def execute(job: Job, parts: Mapping[str, Part]) -> RankRun:
@@ -128,10 +123,10 @@ def execute(job: Job, parts: Mapping[str, Part]) -> RankRun:
     samples: list[float] = []
     for repeat in range(-job.warmup, job.repeats):
         ranks.report(op=job.what or job.plan.name, step=-1, done=repeat + job.warmup)
-        if repeat > -job.warmup:
-            engine.reset_state()
         if _agree_to_stop(world):
-            return RankRun(tuple(samples), compile_s, (), stopped=True)
+            return RankRun(tuple(samples), compile_s, tuple(engine.trace()), stopped=True)
+        engine.reset_state()
+        engine.poison()  # the last of its barriers is where all ranks begin together
         traced = job.traced and repeat == job.repeats - 1
         started = time.perf_counter()
         engine.run(trace=traced)
@@ -142,16 +137,17 @@ def execute(job: Job, parts: Mapping[str, Part]) -> RankRun:
     return RankRun(tuple(samples), compile_s, tuple(engine.trace()))
 
 
-def step(key: str, scalars: Mapping[str, float | int], times: int) -> tuple[float, ...]:
+def step(key: str, scalars: Mapping[str, float | int], times: int) -> RankRun:
     """Run a kept engine again with new scalars; nothing is compiled and nothing reloaded."""
     engine = _kept.engines[key]
+    compiled_s = float(engine.compile_s)
     engine.set_scalars(dict(scalars))
     samples = []
     for _ in range(times):
         started = time.perf_counter()
         engine.run()
         samples.append((time.perf_counter() - started) * 1e6)
-    return tuple(samples)
+    return RankRun(tuple(samples), float(engine.compile_s) - compiled_s, ())
 
 
 def read(key: str, names: tuple[str, ...]) -> dict[str, Array] | None:
@@ -171,11 +167,10 @@ def _is_held(engine: Any, name: str) -> bool:
 
 
 def _agree_to_stop(world: Any) -> bool:
-    """Whether any rank was told to stop: all decide alike, and begin the next repeat together."""
+    """Whether any rank was told to stop: all decide alike."""
     flag = np.array([ranks.cancelled()], np.int64)
     total = np.zeros_like(flag)
     world.mpi.Allreduce(flag, total)
-    world.barrier()
     return bool(total[0])
 
 

@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-import itertools
+import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from coconet_lab.errors import ClusterError, IllegalTransform
-from coconet_lab.ir.inputs import check_inputs, input_block
+from coconet_lab.errors import ClusterError
+from coconet_lab.ir.inputs import check_inputs, input_block, random_block
 from coconet_lab.ir.ops import Input
 from coconet_lab.ir.program import Program
 from coconet_lab.kernels.lower import lower
 from coconet_lab.kernels.plan import Plan
 from coconet_lab.run import job
+from coconet_lab.run.calls import Interrupted
 from coconet_lab.run.comparison import Comparison, Row
 from coconet_lab.run.provenance import Provenance, provenance
-from coconet_lab.run.results import GlobalValues, RunResult, Timing, gone
+from coconet_lab.run.resident import Resident, scalar_names
+from coconet_lab.run.results import GlobalValues, HeldValues, RunResult, Timing
 from coconet_lab.run.trace import Trace
-from coconet_lab.schedule.schedule import Schedule
+from coconet_lab.schedule.schedule import Schedule, program_of
 
 Array = np.ndarray[Any, Any]
 Runnable: TypeAlias = Program | Schedule
 _FETCH_BYTES = 256 << 20
 _RUN_KEY = "run"
+
+
+class RunInterrupted(Interrupted):
+    """An interrupt in the middle of a run's repeats.
+
+    Attributes
+    ----------
+    run : RunResult
+        What the finished repeats gave.
+    """
+
+    def __init__(self, message: str, results: list[Any] | None, run: RunResult) -> None:
+        super().__init__(message, results)
+        self.run = run
 
 
 class RunsPrograms:
@@ -55,6 +72,7 @@ class RunsPrograms:
         seed: int = 0,
         name: str = "",
         deadline_s: float | None = None,
+        progress: bool | None = None,
     ) -> RunResult:
         """Run a schedule (or an unscheduled program) on the ranks with its generated kernels.
 
@@ -74,6 +92,8 @@ class RunsPrograms:
             What the schedule is called in tables; by default its steps.
         deadline_s : float or None
             Seconds the whole call may take; None: the cluster's.
+        progress : bool or None
+            As for `Cluster.call`.
 
         Returns
         -------
@@ -88,20 +108,23 @@ class RunsPrograms:
         RankError
             A rank raised, died or did not return before the deadline.
         """
-        program = _program_of(schedule)
-        self._check_size(program)
-        plan = lower(program)
-        given = None if inputs is None else check_inputs(program, inputs)
         label = name or _label(schedule)
-        request = job.Job(
-            _RUN_KEY, plan, self.backend.name, *_split(program, given, seed), seed,
-            repeats, (1 if repeats > 1 else 0) if warmup is None else warmup, True, label,
-        )  # fmt: skip
-        measured = self.call(
-            job.execute, request, per_rank=self._parts(program, given), what=f"'{label}'", deadline_s=deadline_s
-        )
-        self._runs += 1
-        return self._result(program, plan, measured, self._provenance(program, label, seed))
+        before = (1 if repeats > 1 else 0) if warmup is None else warmup
+        _check_repeats(repeats, before)
+        made, parts = self._job(_RUN_KEY, schedule, inputs, seed, label)
+        made = replace(made, repeats=repeats, warmup=before)
+        source = self._provenance(made.program, label, seed)
+        self._runs += 1  # what an earlier run left on the ranks ends here, also where this one fails
+        try:
+            measured = self.call(
+                job.execute, made, per_rank=parts, what=f"'{label}'", deadline_s=deadline_s, progress=progress
+            )
+        except Interrupted as stop:
+            if not stop.results or not _timing(stop.results).samples_us:
+                raise
+            found = self._result(made.program, made.plan, stop.results, source)
+            raise RunInterrupted(str(stop), stop.results, found) from None
+        return self._result(made.program, made.plan, measured, source)
 
     def load(
         self, schedule: Runnable, inputs: Mapping[Any, Any] | None = None, *, seed: int = 0, name: str = ""
@@ -110,16 +133,10 @@ class RunsPrograms:
 
         Parameters and errors are those of `run`.
         """
-        program = _program_of(schedule)
-        self._check_size(program)
-        given = None if inputs is None else check_inputs(program, inputs)
-        plan = lower(program)
-        key = f"resident {next(_numbers)}"
-        request = job.Job(
-            key, plan, self.backend.name, *_split(program, given, seed), seed, what=name or _label(schedule)
-        )
-        self.call(job.prepare, request, per_rank=self._parts(program, given), what=f"load '{request.what}'")
-        return Resident(self, key, program, plan, dict(request.scalars))
+        key = f"resident {secrets.token_hex(8)}"
+        made, parts = self._job(key, schedule, inputs, seed, name or _label(schedule))
+        compile_s = self.call(job.prepare, made, per_rank=parts, what=f"load '{made.what}'")
+        return Resident(self, key, made.program, stored_names(made.plan), made.scalars, max(compile_s))
 
     def compare(
         self,
@@ -164,16 +181,31 @@ class RunsPrograms:
                 result = self.run(
                     schedules[name], inputs, repeats=repeats, warmup=warmup, seed=seed, name=name, deadline_s=deadline_s
                 )
-                rows.append(Row.of(name, _program_of(schedules[name]), result, workload))
-        except KeyboardInterrupt:
-            print(
-                f"Interrupted after {len(rows)} of {len(names)} schedules; the finished ones are kept.", file=sys.stderr
-            )
+                rows.append(Row.of(name, program_of(schedules[name]), result, workload))
+        except KeyboardInterrupt as stop:
+            finished = len(rows)
+            if isinstance(stop, RunInterrupted):
+                rows.append(Row.of(name, program_of(schedules[name]), stop.run, workload))
             if not rows:
                 raise
-        return Comparison(tuple(rows), baseline or names[0])
+            repeated = f", and {len(rows[-1].timing.samples_us)} repeats of {name!r}" if len(rows) > finished else ""
+            print(f"Interrupted: {finished} of {len(names)} schedules are kept{repeated}.", file=sys.stderr)
+        kept = {row.schedule for row in rows}
+        return Comparison(tuple(rows), baseline if baseline in kept else rows[0].schedule)
 
     # -- shared --------------------------------------------------------------------------------------------------
+
+    def _job(
+        self, key: str, schedule: Runnable, inputs: Mapping[Any, Any] | None, seed: int, label: str
+    ) -> tuple[job.Job, list[dict[str, job.Part]]]:
+        """The job of a schedule and every rank's parts of its inputs; all that can be refused here is."""
+        program = program_of(schedule)
+        self._check_size(program)
+        given = None if inputs is None else check_inputs(program, inputs)
+        made = job.Job(
+            key, lower(program), program, self.backend.name, _scalars(program, given, seed), seed, what=label
+        )
+        return made, self._parts(program, given)
 
     def _check_size(self, program: Program) -> None:
         if program.ranks != self.ranks:
@@ -203,149 +235,57 @@ class RunsPrograms:
         return provenance(ranks=self.ranks, backend=self.backend.name, seed=seed, program=program.name, schedule=label)
 
     def _result(self, program: Program, plan: Plan, measured: Sequence[job.RankRun], source: Provenance) -> RunResult:
-        complete = min(len(m.samples_us) for m in measured)
-        samples = tuple(max(m.samples_us[i] for m in measured) for i in range(complete))
-        timing = Timing(samples, max(m.compile_s for m in measured))
         run_number, generation = self._runs, self.generation
 
-        def parts(names: tuple[str, ...]) -> list[dict[str, Array]]:
-            kept = self._runs == run_number and self.generation == generation and generation > 0
-            found = self.call(job.read, _RUN_KEY, names, what="reading values") if kept else [None]
-            present = [part for part in found if part is not None]
-            if len(present) < program.ranks:
-                raise gone(names[0], f"run of program {program.name!r}")
-            return present
+        def parts(names: tuple[str, ...]) -> list[dict[str, Array]] | None:
+            if self._runs != run_number or self.generation != generation:
+                return None
+            found = self.call(job.read, _RUN_KEY, names, what="reading values")
+            return None if any(part is None for part in found) else found
 
-        def fetch(name: str) -> Array:
-            return assemble(program, storage[name], parts((storage[name],)))
-
-        storage = {name: name for name in plan.outputs} | {name: name for name in plan.state}
-        small = tuple(n for n in storage if program.types[n].elements * program.types[n].dtype.itemsize <= _FETCH_BYTES)
-        found = parts(small) if small else []
-        here = {name: assemble(program, name, found) for name in small}
-        outputs = GlobalValues({n: here[n] for n in plan.outputs if n in here}, fetch, tuple(plan.outputs))
-        state = GlobalValues({n: here[n] for n in plan.state if n in here}, fetch, tuple(plan.state))
-
-        def read(rank: int, name: str) -> Array:
-            part = parts((name,))[rank]
-            if name not in part:
-                raise IllegalTransform(
-                    f"rank {rank} does not hold {name!r}",
-                    rule="values inside a fused kernel live in registers; values of a group live on its ranks",
-                    where=f"run of program {program.name!r}",
-                    hint=f"one of {', '.join(map(repr, plan.slots))}, or make it an output",
-                )
-            return part[name]
-
+        held = HeldValues(program, stored_names(plan), parts)
+        wanted = (*plan.outputs, *plan.state)
+        here = held.whole(
+            n for n in wanted if program.types[n].elements * program.types[n].dtype.itemsize <= _FETCH_BYTES
+        )
+        outputs, state = GlobalValues(here, held, plan.outputs), GlobalValues(here, held, plan.state)
         trace = Trace.gather(plan, program.types, [m.spans for m in measured])
-        return RunResult(outputs, state, timing, trace, source, read)
+        return RunResult(outputs, state, _timing(measured), trace, source, held)
 
 
-class Resident:
-    """A schedule that stays on the ranks with its state.
-
-    Examples
-    --------
-    ``opt = cluster.load(s, inputs); opt.step(t=2); opt.read("w")``
-    """
-
-    def __init__(self, cluster: RunsPrograms, key: str, program: Program, plan: Plan, scalars: dict[str, Any]) -> None:
-        self._cluster, self._key, self._plan = cluster, key, plan
-        self._generation = cluster.generation
-        self.program, self.scalars, self.steps = program, scalars, 0
-
-    def step(self, *, times: int = 1, **scalars: float | int) -> Timing:
-        """Run once (or `times`), with new values for some scalars; nothing is compiled again.
-
-        Raises
-        ------
-        InputError
-            An unknown scalar, or a value outside its bounds.
-        """
-        self._check_alive()
-        checked = check_scalars(self.program, {**self.scalars, **scalars})
-        self.scalars = checked
-        samples = self._cluster.call(job.step, self._key, checked, times, what=f"step of {self.program.name!r}")
-        self.steps += times
-        return Timing(tuple(max(s[i] for s in samples) for i in range(times)))
-
-    def read(self, name: Any) -> Array:
-        """The global value of an output or of an updated input, as it is now."""
-        self._check_alive()
-        called = self.program.resolve(name)
-        parts = self._cluster.call(job.read, self._key, (called,), what=f"reading {called!r}")
-        if any(p is None for p in parts):
-            raise gone(called, f"resident {self.program.name!r}")
-        return assemble(self.program, called, parts)
-
-    def close(self) -> None:
-        """Give the ranks' memory back."""
-        if self._cluster.generation == self._generation:
-            self._cluster.call(job.release, self._key, what="release")
-
-    def _check_alive(self) -> None:
-        if self._cluster.generation != self._generation:
-            raise ClusterError(
-                f"the ranks that kept {self.program.name!r} have ended",
-                rule="resident state lives as long as the ranks",
-                where=repr(self._cluster),
-                hint="cluster.load(schedule, inputs) again",
-            )
-
-    def __repr__(self) -> str:
-        return f"Resident({self.program.name}: {self.steps} steps on {self.program.ranks} ranks)"
+def _check_repeats(repeats: int, warmup: int) -> None:
+    if repeats < 1 or warmup < 0:
+        raise ClusterError(
+            f"{repeats} repeats after {warmup} warm-ups",
+            rule="a run is repeated once or more, after no or more warm-ups",
+            where="run",
+            hint="repeats=10, warmup=2",
+        )
 
 
-_numbers = itertools.count()
+def stored_names(plan: Plan) -> tuple[str, ...]:
+    """Values that some rank stores, outputs and updated inputs first."""
+    return tuple(dict.fromkeys((*plan.outputs, *plan.state, *plan.slots)))
 
 
-def assemble(program: Program, name: str, parts: Sequence[Mapping[str, Array] | None]) -> Array:
-    """The global value of `name` from what the ranks hold."""
-    kind = program.types[name]
-    size = program.group_ranks
-    first = (kind.group or 0) * size
-    held = [parts[rank][name] for rank in range(first, first + size)]  # type: ignore[index]
-    if kind.layout.is_replicated:
-        return held[0]
-    return np.stack(held) if kind.layout.is_local else np.concatenate(held, axis=kind.layout.dim or 0)
+def _timing(measured: Sequence[job.RankRun]) -> Timing:
+    """The slowest rank's time of every repeat that all ranks finished."""
+    complete = min(len(rank.samples_us) for rank in measured)
+    samples = tuple(max(rank.samples_us[i] for rank in measured) for i in range(complete))
+    return Timing(samples, max(rank.compile_s for rank in measured))
 
 
-def check_scalars(program: Program, scalars: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers for scalar inputs, checked against their bounds; the tensors are left aside."""
-    names = [n for n in program.inputs if program.types[n].shape == () and not program.types[n].pieces]
-    ready: dict[str, Any] = {n: (lambda rank, ranges: None) for n in program.inputs if n not in names}
-    found = check_inputs(program, {**ready, **scalars})
-    return {n: found[n].item() for n in names}
-
-
-def _split(
-    program: Program, given: Mapping[str, Any] | None, seed: int
-) -> tuple[dict[str, Any], dict[str, Input], dict[str, Any]]:
-    """Scalars as numbers, the inputs to draw, and the types of the tensors."""
-    from coconet_lab.ir.inputs import random_block
-
-    scalars: dict[str, Any] = {}
-    drawn: dict[str, Input] = {}
-    types: dict[str, Any] = {}
-    for name in program.inputs:
-        op, kind = program.ops[name], program.types[name]
-        if not isinstance(op, Input):
-            continue
-        if kind.shape == () and not kind.pieces:
-            value = random_block(op, seed, (), 0) if given is None else given[name]
-            scalars[name] = np.asarray(value).item()
-        else:
-            types[name] = kind
-            drawn[name] = op
-    return scalars, drawn, types
-
-
-def _program_of(item: Runnable) -> Program:
-    return item.program if isinstance(item, Schedule) else item
+def _scalars(program: Program, given: Mapping[str, Any] | None, seed: int) -> dict[str, float | int]:
+    """The scalar inputs as numbers: as given, or as `random_inputs` draws them."""
+    found = {}
+    for name in scalar_names(program):
+        op = program.ops[name]
+        if isinstance(op, Input):
+            found[name] = np.asarray(random_block(op, seed, (), 0) if given is None else given[name]).item()
+    return found
 
 
 def _label(item: Runnable) -> str:
     """What a run is called where the user gives no name."""
-    if isinstance(item, Program) or not item.steps:
-        return _program_of(item).name
-    return f"{item.program.name} after {len(item.steps)} steps"
+    steps = len(item.steps) if isinstance(item, Schedule) else 0
+    return f"{program_of(item).name} after {steps} steps" if steps else program_of(item).name

@@ -2,35 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from coconet_lab.errors import ClusterError, ProgramError
+from coconet_lab.errors import ClusterError, IllegalTransform, ProgramError
+from coconet_lab.ir.program import Program
 from coconet_lab.run.provenance import Provenance
 from coconet_lab.run.trace import Trace
 
 Array = np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True, eq=False)
+class HeldValues:
+    """The values of one run that are still on the ranks.
+
+    Parameters
+    ----------
+    program : Program
+    names : tuple of str
+        Values that are stored, on some rank.
+    parts : callable
+        ``parts(names)``: what every rank holds of them, in rank order; None once the ranks keep the run no longer.
+    """
+
+    program: Program
+    names: tuple[str, ...]
+    parts: Callable[[tuple[str, ...]], Sequence[Mapping[str, Array]] | None] = field(repr=False)
+
+    def resolve(self, item: Any) -> str:
+        """The name of a value, given by name or as the Value itself."""
+        return item if isinstance(item, str) else self.program.resolve(item)
+
+    def fetch(self, name: str) -> Array:
+        """The global value."""
+        return assemble(self.program, name, self._present((name,)))
+
+    def read(self, rank: int, item: Any) -> Array:
+        """What `rank` holds of a value."""
+        name = self.program.resolve(item)
+        if not 0 <= rank < self.program.ranks:
+            raise ClusterError(
+                f"there is no rank {rank}",
+                rule=f"ranks are 0 to {self.program.ranks - 1}",
+                where=f"run of program {self.program.name!r}",
+                hint="run.on_rank(0)",
+            )
+        part = self._present((name,))[rank]
+        if name not in part:
+            raise self.not_held(f"rank {rank} does not hold {name!r}")
+        return part[name]
+
+    def whole(self, names: Iterable[str]) -> dict[str, Array]:
+        """The global values of several names, fetched at once."""
+        wanted = tuple(names)
+        parts = self._present(wanted) if wanted else ()
+        return {name: assemble(self.program, name, parts) for name in wanted}
+
+    def _present(self, names: tuple[str, ...]) -> Sequence[Mapping[str, Array]]:
+        found = self.parts(names)
+        if found is None:
+            raise gone(names[0], f"run of program {self.program.name!r}")
+        return found
+
+    def not_held(self, found: str) -> IllegalTransform:
+        """The error for a value that is computed but not stored where it was asked for."""
+        return IllegalTransform(
+            found,
+            rule="values inside a fused kernel live in registers; values of a group live on its ranks",
+            where=f"run of program {self.program.name!r}",
+            hint=f"one of {', '.join(map(repr, self.names))}, or make it an output",
+        )
+
+
 class GlobalValues(Mapping[str, Array]):
     """Values by name; those too large to bring along are fetched when they are asked for."""
 
-    def __init__(self, here: dict[str, Array], fetch: Callable[[str], Array], names: tuple[str, ...]) -> None:
-        self._here, self._fetch, self._names = here, fetch, names
+    def __init__(self, here: Mapping[str, Array], held: HeldValues, names: Iterable[str]) -> None:
+        self._held, self._names = held, tuple(names)
+        self._here = {name: here[name] for name in self._names if name in here}
 
     def __getitem__(self, name: Any) -> Array:
-        key = getattr(name, "name", name)
+        key = self._held.resolve(name)
         if key not in self._names:
             raise ProgramError(
                 f"the run has no {key!r}",
                 rule="a run keeps its outputs and state",
-                hint=", ".join(map(repr, self._names)),
+                where=f"run of program {self._held.program.name!r}",
+                hint=", ".join(map(repr, self._names)) or "cl.program(…, outputs=[…])",
             )
         if key not in self._here:
-            self._here[key] = self._fetch(key)
+            self._here[key] = self._held.fetch(key)
         return self._here[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -118,15 +183,15 @@ class RunResult:
     timing: Timing
     trace: Trace
     provenance: Provenance
-    _read: Callable[[int, str], Array] = field(repr=False)
+    _held: HeldValues = field(repr=False)
 
     def __getitem__(self, name: Any) -> Array:
-        key = getattr(name, "name", name)
+        key = self._held.resolve(name)
         return self.state[key] if key not in self.outputs and key in self.state else self.outputs[key]
 
     def on_rank(self, rank: int) -> RankView:
         """What one rank holds: ``run.on_rank(2)["drop"]`` (fetched from the ranks while they keep the run)."""
-        return RankView(rank, self._read)
+        return RankView(rank, self._held)
 
     @property
     def samples_us(self) -> tuple[float, ...]:
@@ -152,10 +217,21 @@ class RankView:
     """The values one rank holds, by name."""
 
     rank: int
-    read: Callable[[int, str], Array] = field(repr=False)
+    _held: HeldValues = field(repr=False)
 
     def __getitem__(self, name: Any) -> Array:
-        return self.read(self.rank, getattr(name, "name", name))
+        return self._held.read(self.rank, name)
+
+
+def assemble(program: Program, name: str, parts: Sequence[Mapping[str, Array]]) -> Array:
+    """The global value of `name` from what the ranks hold of it."""
+    kind = program.types[name]
+    size = program.group_ranks
+    first = (kind.group or 0) * size
+    held = [parts[rank][name] for rank in range(first, first + size)]
+    if kind.layout.is_replicated:
+        return held[0]
+    return np.stack(held) if kind.layout.is_local else np.concatenate(held, axis=kind.layout.dim or 0)
 
 
 def gone(name: str, where: str) -> ClusterError:
