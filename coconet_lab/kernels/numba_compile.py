@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coconet_lab.errors import ToolError
+from coconet_lab.errors import CodegenError, ToolError
 from coconet_lab.kernels.kernel import Kernel
 from coconet_lab.kernels.numba_printer import kernel_name, print_numba
 
@@ -77,9 +77,25 @@ def cache_directory() -> Path:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(name: str, text: str, directory: str) -> Compiled:
-    from numba import float64, int64, njit
+    from numba.core.errors import NumbaError
 
     path = Path(directory) / f"{name}_{_runtime_digest()}.py"
+    function = _loaded(path, name, text)
+    try:
+        return _machine_code(function, on_disk=True)
+    except NumbaError as error:
+        raise CodegenError(
+            f"kernel {name} does not compile: {str(error).splitlines()[0]}",
+            rule="every printed kernel compiles",
+            where=path.name,
+            hint='plan.code("cpu")',
+        ) from error
+    except Exception:  # a full disk, a file cut short: what is kept there is a convenience
+        return _machine_code(function, on_disk=False)
+
+
+def _loaded(path: Path, name: str, text: str) -> Any:
+    """The Python function of a printed kernel, from its file."""
     _place(path, text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -87,10 +103,17 @@ def _compiled(name: str, text: str, directory: str) -> Compiled:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # where Numba looks for it when it loads machine code from disk
     spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def _machine_code(function: Any, on_disk: bool) -> Compiled:
+    """Compiled for the one signature that kernels have."""
+    from numba import float64, int64, njit
+
     table, numbers = int64[:, ::1], int64[::1]
     arguments = (table, numbers, float64[::1], numbers, *[int64] * 4, numbers, *[int64] * 4)
-    kernel: Any = njit(int64(*arguments), nogil=True, error_model="numpy", cache=True)(getattr(module, name))
-    return kernel  # type: ignore[no-any-return]
+    compiled: Compiled = njit(int64(*arguments), nogil=True, error_model="numpy", cache=on_disk)(function)
+    return compiled
 
 
 def _place(path: Path, text: str) -> None:
