@@ -129,7 +129,7 @@ def _place(path: Path, text: str) -> None:
 
 
 def _code(text: str) -> list[str]:
-    return [line.split("  # ")[0] for line in text.splitlines()]
+    return [line.split("# ")[0].rstrip() for line in text.splitlines()]
 
 
 @functools.cache

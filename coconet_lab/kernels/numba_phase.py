@@ -24,7 +24,7 @@ class PhasePrinter:
         self._depths: dict[int, int] = {}
         self._told = ""
 
-    def print(self, phase: k.Phase, number: int) -> None:
+    def print(self, phase: k.Phase) -> None:
         """All loops of a phase."""
         statements = [*phase.uniform, *phase.body]
         self._depths = {register: 0 for register, depth in self._depths.items() if depth == 0}

@@ -8,11 +8,12 @@ pointers : int64[tensors + accumulators, ranks]
     partner of rank k is its rank k). Where no peer is read only column `rank` counts. Then one row an accumulator:
     ``3 · accumulator_elements`` numbers of 8 bytes (two turns of partials, the results), symmetric where it crosses.
 extents : int64[:]
-    Of the space; for a list also its ranks + 1 block borders and its tensors' starts and end (`run_time_extents`).
+    Of the space; for a list also the borders of its blocks and its tensors' starts and end (`run_time_extents`).
 scalars, integers : float64[:], int64[:]
     The scalar arguments of floating-point and of integer type, each in the order of `Kernel.scalars`.
 rank : int
-    Within the group.
+    Within the group; where the group spans hosts, of the rank whose block is walked: modulo `Space.ranks` it is this
+    rank's number on its host, and `pointers` and `pads` are of the ranks of one host.
 lo, hi : int
     The chunk, where the space has a chunk dim.
 turn : 0 or 1
@@ -58,18 +59,22 @@ def numba_lines(kernel: Kernel) -> list[Line]:
     lines.add(f"def {_NAME}({ARGUMENTS}):", kernel.name)
     with lines.block():
         frame.print_prologue()
-        _meet(lines, "opens", "epoch + 1", kernel.space.ranks)
+        _meet(lines, "opens", "epoch + 1", kernel.space.ranks, "until every rank's buffers may be read and written")
         phases = PhasePrinter(frame)
         crossings = 0
         for number, phase in enumerate(kernel.phases):
-            phases.print(phase, number)
+            if len(kernel.phases) > 1:
+                lines.note(f"phase {number + 1} of {len(kernel.phases)}")
+            phases.print(phase)
             used = frame.accumulated(phase)
             if any(kernel.accumulators[a].crosses for a in used):
                 crossings += 1
-                _meet(lines, "", f"epoch + {1 + crossings}", kernel.space.ranks)
+                _meet(
+                    lines, "", f"epoch + {1 + crossings}", kernel.space.ranks, "until every rank's partials are there"
+                )
             for accumulator in used:
                 _finish(frame, accumulator)
-        _meet(lines, "closes", f"epoch + {barriers(kernel)}", kernel.space.ranks)
+        _meet(lines, "closes", f"epoch + {barriers(kernel)}", kernel.space.ranks, "until every rank has stored")
         lines.add("return 0")
     return [*_header(kernel, lines.lines), *_named(lines.lines)]
 
@@ -114,10 +119,11 @@ def _header(kernel: Kernel, lines: list[Line]) -> list[Line]:
     return [*header, Line(""), Line("")]
 
 
-def _meet(lines: Lines, condition: str, epoch: str, ranks: int) -> None:
+def _meet(lines: Lines, condition: str, epoch: str, ranks: int, until: str) -> None:
     """A barrier, and a way out where a peer does not come."""
     if ranks < 2:
         return
+    lines.note(f"wait {until}")
     if condition:
         lines.add(f"if {condition} != 0:")
     with lines.block(bool(condition)):

@@ -41,6 +41,10 @@ class Lines:
         """One more line."""
         self.lines.append(Line("    " * self._indent + text, comment, origin))
 
+    def note(self, comment: str) -> None:
+        """A line that is a comment alone."""
+        self.add("", comment=comment)
+
     @contextmanager
     def block(self, indented: bool = True) -> Iterator[None]:
         """Lines added inside are indented."""
@@ -65,10 +69,12 @@ class Frame:
     def __init__(self, kernel: k.Kernel, walk: Walk, lines: Lines) -> None:
         self.kernel, self.walk, self.lines = kernel, walk, lines
         self.sliced = walk.level_of(kernel.space.dim)
-        self.pieces_at = kernel.space.ranks + 2
+        self.pieces_at = kernel.space.parts + 2
 
     def print_prologue(self) -> None:
         """Addresses, ranges and strides."""
+        if self.kernel.space.blocks:
+            self.lines.add(f"part, rank = rank, rank % {self.kernel.space.ranks}", comment="block, rank on this host")
         self._print_addresses()
         for level in range(len(self.walk.levels)):
             self._print_range(level)
@@ -129,11 +135,12 @@ class Frame:
 
     def _print_block(self, level: int, dim: int) -> None:
         space, add = self.kernel.space, self.lines.add
+        part = "part" if space.blocks else "rank"
         if space.pieces:
-            add("first, last = extents[1 + rank], extents[2 + rank]")
+            add(f"first, last = extents[1 + {part}], extents[2 + {part}]")
             return
-        add(f"block = (extents[{dim}] + {space.ranks - 1}) // {space.ranks}")
-        add(f"first = min(rank * block, extents[{dim}])")
+        add(f"block = (extents[{dim}] + {space.parts - 1}) // {space.parts}")
+        add(f"first = min({part} * block, extents[{dim}])")
         add(f"last = min(first + block, extents[{dim}])")
         inner = "".join(f" * extents[{d}]" for d in self.walk.levels[level][1:])
         add(f"c{level} = block{inner}")

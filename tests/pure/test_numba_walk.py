@@ -275,10 +275,9 @@ def test_reductions_over_any_dims_cross_the_ranks_where_these_are_cut(dim, dims,
 PIECES = ((3, 5), (0,), (1030, 2), (7,), (1,))
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_a_list_reduces_tensor_by_tensor_and_is_cut_at_bucket_borders(ranks):
+def norms_kernel(ranks):
+    """Each tensor of a list plus its norm, on every rank."""
     total = sum(math.prod(piece) for piece in PIECES)
-    x = np.random.default_rng(4).integers(-4, 5, total).astype(np.float32)
     hand = Hand((total,), 0, ranks, pieces=PIECES, bucket=64)
     register = hand.load(hand.tensor("x", FP32))
     norm = hand.accumulate(register, "norm", None, True, per_piece=True)
@@ -290,8 +289,19 @@ def test_a_list_reduces_tensor_by_tensor_and_is_cut_at_bucket_borders(ranks):
         hand.apply("Add", hand.load(0), scalar),
         k.StoreAll,
     )
+    return hand.kernel(meets=True)
+
+
+def test_two_phases_of_a_list_print_as_they_always_did(golden):
+    golden(print_numba(norms_kernel(2)))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_list_reduces_tensor_by_tensor_and_is_cut_at_bucket_borders(ranks):
+    total = sum(math.prod(piece) for piece in PIECES)
+    x = np.random.default_rng(4).integers(-4, 5, total).astype(np.float32)
     buffers = [[x, np.zeros(len(PIECES), np.float32), np.zeros(total, np.float32)] for _ in range(ranks)]
-    launch(hand.kernel(meets=True), buffers, times=2)
+    launch(norms_kernel(ranks), buffers, times=2)
     borders = np.cumsum([0, *(math.prod(piece) for piece in PIECES)])
     parts = [x[a:b].astype(np.float64) for a, b in itertools.pairwise(borders)]
     norms = np.array([np.sqrt((part * part).sum()) for part in parts], np.float32)
