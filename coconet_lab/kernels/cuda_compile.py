@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coconet_lab.errors import CodegenError, ToolError
-from coconet_lab.kernels.cuda_printer import CudaSource
+from coconet_lab.kernels.cuda_printer import CudaSource, without_comments
 
 OPTIONS = ("--std=c++17", "--fmad=false")
 _NAME = re.compile(r"^(sm|compute)_\d+a?$")
@@ -82,7 +82,8 @@ def compile_text(name: str, text: str, variant: Variant, *, what: str, cache: Pa
     """As `compile_kernel`, for text of any origin; `what` says in an error what it is."""
     version, compiler = find_nvrtc()
     folder = cache_folder() if cache is None else cache
-    digest = hashlib.blake2b("\0".join((text, *variant.options, version)).encode(), digest_size=16).hexdigest()
+    key = "\0".join((without_comments(text), *variant.options, version))
+    digest = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
     stored = folder / f"{name}-{digest}.cubin"
     if stored.is_file():
         return stored.read_bytes()

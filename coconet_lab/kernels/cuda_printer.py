@@ -6,6 +6,7 @@ A launch of `grid` CTAs of THREADS threads on every rank of a group. RANK, UNROL
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -52,6 +53,11 @@ class CudaSource:
         return f"#define RANKS {self.kernel.space.ranks}\n{prelude()}{self.body}"
 
 
+def without_comments(text: str) -> str:
+    """The text that decides what is compiled: users' names are in comments alone."""
+    return re.sub(r"\s*//[^\n]*", "", text)
+
+
 @lru_cache(maxsize=1)
 def prelude() -> str:
     """The text that every kernel stands on."""
@@ -87,7 +93,7 @@ def print_kernel(kernel: k.Kernel) -> CudaSource:
     folding = fold(kernel)
     layout = fields(kernel, folding)
     body = "\n".join(_Printer(kernel, folding, layout).lines("KERNEL")) + "\n"
-    digest = hashlib.blake2b(body.encode(), digest_size=6).hexdigest()
+    digest = hashlib.blake2b(without_comments(body).encode(), digest_size=6).hexdigest()
     return CudaSource(f"k_{digest}", body.replace("KERNEL", f"k_{digest}"), layout, kernel, folding)
 
 

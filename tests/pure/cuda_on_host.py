@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import itertools
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 from typing import Protocol
@@ -139,23 +140,32 @@ def host_text(source: Text) -> str:
     text, count = re.subn(half, "fp16 y; _Float16 z = (_Float16)x; std::memcpy(&y, &z, 2); return up(y);", text)
     assert count == 1
     assert "asm" not in text
-    return DEVICE + text + RUN.replace("KERNEL", source.name)
+    return '#include "device.hpp"\n' + text + RUN.replace("KERNEL", source.name)
 
 
 def build(source: Text, folder: Path, unroll: int = 2, threads: int = THREADS) -> Path:
     """Compile the text, once for all ranks."""
-    digest = hashlib.blake2b(source.text.encode(), digest_size=4).hexdigest()
-    path = folder / f"{source.name}-{digest}-{unroll}.so"
+    digest = hashlib.blake2b((DEVICE + RUN + source.text).encode(), digest_size=6).hexdigest()
+    path = folder / f"{source.name}-{digest}-{unroll}-{threads}.so"
     with _building:
         if path.exists():
             return path
         code = folder / f"{path.stem}.cpp"
-        code.write_text(host_text(source))
         defines = ["-DRANK=my_rank", f"-DUNROLL={unroll}", f"-DTHREADS={threads}"]
-        options = ["-O1", "-std=c++20", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC", "-shared"]
-        command = ["g++", *options, *defines, "-o", str(path), str(code), "-lpthread"]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        options = ["-O0", "-std=c++20", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC"]
+        header = folder / f"device-{hashlib.blake2b(DEVICE.encode(), digest_size=4).hexdigest()}.hpp"
+        code.write_text(host_text(source).replace("device.hpp", header.name))
+        if not header.exists():
+            header.write_text(DEVICE)
+            _compile([*options, "-x", "c++-header", str(header)])
+        made = path.with_suffix(f".{os.getpid()}")
+        _compile([*options, "-shared", *defines, "-o", str(made), str(code), "-lpthread"])
+        made.replace(path)
     return path
+
+
+def _compile(arguments: list[str]) -> None:
+    subprocess.run(["g++", *arguments], check=True, capture_output=True, timeout=120)
 
 
 _building = threading.Lock()
@@ -188,8 +198,9 @@ class OnHost:
         self.source, self.rank, self.ctas = source, rank, ctas
         built = build(source, folder, unroll, threads)
         self.libraries = []
+        self._copies = tempfile.TemporaryDirectory()
         for cta in range(ctas):
-            copy = folder / f"{built.stem}.{rank}.{cta}.{next(_numbers)}.so"
+            copy = Path(self._copies.name) / f"{built.stem}.{rank}.{cta}.so"
             shutil.copy(built, copy)
             self.libraries.append(ctypes.CDLL(str(copy)))
 
@@ -205,9 +216,6 @@ class OnHost:
             thread.start()
         for thread in threads:
             thread.join()
-
-
-_numbers = itertools.count()
 
 
 class Launcher:

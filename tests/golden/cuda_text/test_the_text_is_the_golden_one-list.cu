@@ -1,0 +1,177 @@
+// list
+struct Args {
+  const fp16* t0;
+  fp16* t1[2];
+  float* t2;
+  i64 extent[1];
+  i64 index;
+  i64 index_step[1];
+  i64 vectors;
+  i64 first;
+  i64 total;
+  u64* partial;
+  u64* exchange[2];
+  i64 half;
+  i64 a0_at;
+  i64 a0_rows;
+  i64 a0_count;
+  i64 a0_partial;
+  i64 pieces;
+  i64 buckets;
+  const i64* bucket_start;
+  const i64* bucket_piece;
+  const i64* piece_bucket;
+  const i64* piece_elements;
+  Team team;
+};
+
+struct Spot { i64 c0; i64 piece; };
+
+template <int V> DEVICE Spot spot(const Args& a, i64 i) {
+  Spot at;
+  at.c0 = i * V;
+  return at;
+}
+
+template <int V, int U>
+DEVICE void phase0(const Args& a, const Spot (&at)[U], const bool (&live)[U], double& sum0) {
+  Pack<fp16, V> x0[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) if (live[u]) {
+    get(x0[u], a.t0 + at[u].c0);
+  }
+#pragma unroll
+  for (int u = 0; u < U; ++u) if (live[u]) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const float r0 = up(x0[u].at[j]);
+      const float r1 = r0;
+      sum0 = Sum::of(sum0, (double)r1 * (double)r1);
+    }
+  }
+}
+
+template <int V, int U>
+DEVICE void phase1(const Args& a, const Spot (&at)[U], const bool (&live)[U], const double* parts0) {
+  Pack<fp16, V> x2[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) if (live[u]) {
+    get(x2[u], a.t0 + at[u].c0);
+  }
+#pragma unroll
+  for (int u = 0; u < U; ++u) if (live[u]) {
+    const float r4 = Narrow<float>::of(sqrt(combined<Sum>(parts0, at[u].piece, a.a0_rows, RANKS)));
+    Pack<fp16, V> y5;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const float r2 = up(x2[u].at[j]);
+      const float r3 = r2;
+      const float r5 = r3 / r4;
+      const float r6 = rounded<fp16>(r5);
+      down(r6, y5.at[j]);
+    }
+    put(a.t1[(RANK + 0) % RANKS] + at[u].c0, y5);
+    put(a.t1[(RANK + 1) % RANKS] + at[u].c0, y5);
+  }
+}
+DEVICE void pieces1(const Args& a, const Spot (&at)[1], const double* parts0) {
+  enum { V = 1, U = 1, u = 0, j = 0 };
+  const float r7 = Narrow<float>::of(sqrt(combined<Sum>(parts0, at[u].piece, a.a0_rows, RANKS)));
+  Pack<float, 1> y1;
+  if (j == 0) down(r7, y1.at[0]);
+  if (at[u].c0 == 0) put(a.t2 + at[u].piece, y1);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) k_784582af575c(const __grid_constant__ Args a) {
+  const u32 epoch = a.team.state->epoch[blockIdx.x];
+  u32 met = epoch;
+  if (a.team.meets & 1) announce(a.team, ++met);
+  const i64 thread = (i64)blockIdx.x * THREADS + threadIdx.x, threads = (i64)gridDim.x * THREADS;
+  const u32 exchanges = a.team.state->exchanges, turn = a.team.state->turn;
+  const i64 half = turn & 1 ? a.half : 0;
+  const double* parts0 = (const double*)(a.exchange[RANK] + half + a.a0_at);
+  if (a.team.meets & 1) await_all(a.team, met);
+
+  // phase 0
+  for (i64 b = thread / 32; b < a.buckets; b += threads / 32) {
+    const i64 begin = a.bucket_start[b], end = a.bucket_start[b + 1], piece = a.bucket_piece[b];
+    double sum0 = Sum::none(double());
+    i64 rest = begin;
+    if (a.vectors && begin % 8 == 0) {
+      const i64 vectors = end / 8;
+      for (i64 i = begin / 8 + threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
+        Spot at[UNROLL];
+        bool live[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+          live[u] = u == 0 || i + u * 32 < vectors;
+          at[u] = spot<8>(a, i + u * 32);
+          at[u].piece = piece;
+        }
+        phase0<8, UNROLL>(a, at, live, sum0);
+      }
+      rest = vectors * 8;
+    }
+    for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {
+      Spot at[1] = {spot<1>(a, i)};
+      at[0].piece = piece;
+      const bool live[1] = {true};
+      phase0<1, 1>(a, at, live, sum0);
+    }
+    sum0 = fold_warp<Sum>(sum0);
+    if (threadIdx.x % 32 == 0) ((double*)(a.partial + a.a0_partial))[b] = sum0;
+  }
+  if (arrive(a.team.state)) {
+    for (int piece = threadIdx.x / 32; piece < a.a0_rows; piece += THREADS / 32) {
+      double sum = Sum::none(double());
+      for (i64 b = a.piece_bucket[piece] + threadIdx.x % 32; b < a.piece_bucket[piece + 1]; b += 32)
+        sum = Sum::of(sum, __ldcg((const double*)(a.partial + a.a0_partial) + b));
+      sum = fold_warp<Sum>(sum);
+      if (threadIdx.x % 32 == 0) { ((double*)(a.exchange[0] + half + a.a0_at))[RANK * a.a0_rows + piece] = sum; ((double*)(a.exchange[1] + half + a.a0_at))[RANK * a.a0_rows + piece] = sum; }
+    }
+    if (threadIdx.x == 0) {
+      a.team.state->exchanges = exchanges + 1;
+      a.team.state->turn = turn + 1;
+    }
+    announce_exchange(a.team, exchanges + 1, true);
+  }
+  await_exchange(a.team, exchanges + 1, true);
+
+  // phase 1
+  for (i64 b = thread / 32; b < a.buckets; b += threads / 32) {
+    const i64 begin = a.bucket_start[b], end = a.bucket_start[b + 1], piece = a.bucket_piece[b];
+    i64 rest = begin;
+    if (a.vectors && begin % 8 == 0) {
+      const i64 vectors = end / 8;
+      for (i64 i = begin / 8 + threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
+        Spot at[UNROLL];
+        bool live[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+          live[u] = u == 0 || i + u * 32 < vectors;
+          at[u] = spot<8>(a, i + u * 32);
+          at[u].piece = piece;
+        }
+        phase1<8, UNROLL>(a, at, live, parts0);
+      }
+      rest = vectors * 8;
+    }
+    for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {
+      Spot at[1] = {spot<1>(a, i)};
+      at[0].piece = piece;
+      const bool live[1] = {true};
+      phase1<1, 1>(a, at, live, parts0);
+    }
+  }
+  for (i64 piece = thread; piece < a.pieces; piece += threads) {
+    Spot at[1] = {};
+    at[0].piece = piece;
+    pieces1(a, at, parts0);
+  }
+
+  if (a.team.meets & 2) {
+    announce(a.team, ++met);
+    await_all(a.team, met);
+  }
+  if (threadIdx.x == 0) a.team.state->epoch[blockIdx.x] = met;
+}

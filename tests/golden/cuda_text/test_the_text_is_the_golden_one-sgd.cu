@@ -1,0 +1,86 @@
+// fused
+struct Args {
+  const fp16* t0[2];
+  float* t1;
+  fp16* t2[2];
+  const double* s0;
+  i64 extent[1];
+  i64 index;
+  i64 index_step[1];
+  i64 vectors;
+  i64 first;
+  i64 total;
+  Team team;
+};
+
+struct Spot { i64 c0; };
+
+template <int V> DEVICE Spot spot(const Args& a, i64 i) {
+  Spot at;
+  at.c0 = i * V;
+  return at;
+}
+
+template <int V, int U>
+DEVICE void phase0(const Args& a, const Spot (&at)[U], const bool (&live)[U], const float r0, const float r3) {
+  Pack<fp16, V> x1[U][RANKS];
+  Pack<float, V> x5[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) if (live[u]) {
+    fetch(x1[u][(RANK + 0) % RANKS], a.t0[(RANK + 0) % RANKS] + at[u].c0);
+    fetch(x1[u][(RANK + 1) % RANKS], a.t0[(RANK + 1) % RANKS] + at[u].c0);
+    get(x5[u], a.t1 + at[u].c0);
+  }
+#pragma unroll
+  for (int u = 0; u < U; ++u) if (live[u]) {
+    Pack<float, V> y7;
+    Pack<fp16, V> y8;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const float r1 = rounded<fp16>(up(x1[u][0].at[j]) + up(x1[u][1].at[j]));  // total_rs
+      const float r2 = r1;  // wide
+      const float r4 = r2 / r3;  // G
+      const float r5 = up(x5[u].at[j]);  // w
+      const float r6 = r0 * r4;  // step
+      const float r7 = r5 - r6;  // w1_part
+      const float r8 = rounded<fp16>(r7);  // p1_part
+      down(r7, y7.at[j]);
+      down(r8, y8.at[j]);
+    }
+    put(a.t1 + at[u].c0, y7);
+    put(a.t2[(RANK + 0) % RANKS] + at[u].c0, y8);
+    put(a.t2[(RANK + 1) % RANKS] + at[u].c0, y8);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) k_7ca2f6fc63de(const __grid_constant__ Args a) {
+  const u32 epoch = a.team.state->epoch[blockIdx.x];
+  u32 met = epoch;
+  if (a.team.meets & 1) announce(a.team, ++met);
+  const i64 thread = (i64)blockIdx.x * THREADS + threadIdx.x, threads = (i64)gridDim.x * THREADS;
+  const float r0 = (float)*a.s0;  // lr
+  const float r3 = 2.0f;
+  if (a.team.meets & 1) await_all(a.team, met);
+
+  for (i64 i = thread; i < a.vectors; i += threads * UNROLL) {
+    Spot at[UNROLL];
+    bool live[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+      live[u] = u == 0 || i + u * threads < a.vectors;
+      at[u] = spot<8>(a, i + u * threads);
+    }
+    phase0<8, UNROLL>(a, at, live, r0, r3);
+  }
+  for (i64 i = a.first + thread; i < a.total; i += threads) {
+    Spot at[1] = {spot<1>(a, i)};
+    const bool live[1] = {true};
+    phase0<1, 1>(a, at, live, r0, r3);
+  }
+
+  if (a.team.meets & 2) {
+    announce(a.team, ++met);
+    await_all(a.team, met);
+  }
+  if (threadIdx.x == 0) a.team.state->epoch[blockIdx.x] = met;
+}

@@ -1,0 +1,110 @@
+"""NVRTC compiles every kernel of every workload for sm_80 and sm_90, without a GPU."""
+
+from __future__ import annotations
+
+import cuda_samples as samples
+import pytest
+
+import coconet_lab.workloads as workloads
+from coconet_lab.errors import CodegenError, ToolError
+from coconet_lab.ir.dtypes import BF16, FP16, FP32, FP64, INT32, INT64
+from coconet_lab.kernels import cuda_compile
+from coconet_lab.kernels.cuda_compile import Variant, compile_kernel, compile_text, find_nvrtc
+from coconet_lab.kernels.cuda_meet import NAME, meet_text
+from coconet_lab.kernels.cuda_printer import print_kernel
+from coconet_lab.kernels.lower import lower
+
+ARCHITECTURES = ("sm_80", "sm_90")
+SHAPES = [(40,), (64, 32), (30, 100)]
+MADE = {
+    **{f"{n} {d}": (lambda n=n, d=d: getattr(workloads, n)(elements=4096, ranks=2, dtype=d))
+       for n in ("adam", "lamb", "sgd") for d in ("fp16", "fp32")},
+    **{f"{n} list": (lambda n=n: getattr(workloads, n)(elements=SHAPES, ranks=2, dtype="fp16"))
+       for n in ("adam", "lamb", "sgd")},
+    **{f"attention {d}": (lambda d=d: workloads.self_attention(8, 16, 64, ranks=2, dtype=d)) for d in ("fp16", "fp32")},
+    "mlp": lambda: workloads.mlp(8, 16, 64, ranks=2),
+    "pipeline": lambda: workloads.pipeline(8, 16, 64, ranks=4, groups=2),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nvrtc():
+    try:
+        return find_nvrtc()
+    except ToolError as error:
+        pytest.skip(f"needs NVRTC: {error.found}")
+
+
+@pytest.fixture(scope="module")
+def cache(pytestconfig):
+    """Compiled kernels by content: a second run compiles only what has changed."""
+    return pytestconfig.cache.mkdir("cubins")
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", MADE)
+def test_every_kernel_of_a_workload_compiles(name, arch, cache):
+    workload = MADE[name]()
+    kernels = [kernel for schedule in workload.schedules.values() for kernel in lower(schedule.program).kernels()]
+    for source in {source.name: source for source in map(print_kernel, kernels)}.values():
+        assert compile_kernel(source, Variant(arch), cache=cache)[1:4] == b"ELF"
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("kind", [FP16, BF16, FP32, FP64, INT32, INT64], ids=repr)
+def test_every_operation_and_cast_of_a_dtype_compiles(kind, arch, cache):
+    assert compile_kernel(print_kernel(samples.arithmetic(kind, 64)), Variant(arch), cache=cache)
+
+
+@pytest.mark.parametrize("ranks", [1, 4, 8, 16])
+def test_any_number_of_ranks_compiles_with_any_rank_and_unrolling(ranks, cache):
+    for unroll in (1, 4):
+        variant = Variant("sm_90", rank=ranks - 1, unroll=unroll, threads=256)
+        assert compile_kernel(print_kernel(samples.sgd(ranks=ranks)), variant, cache=cache)
+
+
+def test_names_that_would_end_a_comment_or_join_a_line_compile(cache):
+    assert compile_kernel(print_kernel(samples.epilogue()), Variant("sm_90"), cache=cache)
+
+
+def test_the_kernel_that_ranks_meet_in_compiles(cache):
+    assert compile_text(NAME, meet_text(), Variant("sm_90", threads=32), what="meet", cache=cache)
+
+
+def test_a_compiled_kernel_is_found_on_disk_and_not_compiled_again(tmp_path, monkeypatch):
+    source = print_kernel(samples.sgd())
+    first = compile_kernel(source, Variant("sm_90"), cache=tmp_path)
+    version = find_nvrtc()[0]
+
+    def fail(text, options):
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(cuda_compile, "find_nvrtc", lambda: (version, fail))
+    assert compile_kernel(source, Variant("sm_90"), cache=tmp_path) == first
+    with pytest.raises(AssertionError, match="compiled again"):
+        compile_kernel(source, Variant("sm_90", unroll=2), cache=tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_none(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert compile_kernel(print_kernel(samples.sgd()), Variant("sm_90"), cache=blocked / "below")
+
+
+def test_a_kernel_that_does_not_compile_names_itself_and_the_first_error(tmp_path):
+    with pytest.raises(CodegenError, match=r"refused the kernel of 'x' \(bad\).*undefined_name"):
+        compile_text("bad", "__global__ void bad() { undefined_name(); }", Variant("sm_90"), what="the kernel of 'x'",
+                     cache=tmp_path)  # fmt: skip
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_target_that_is_none_is_refused():
+    with pytest.raises(ToolError, match="no GPU target"):
+        _ = Variant("sm_90 --evil").options
+    with pytest.raises(ToolError, match="100 threads"):
+        _ = Variant("sm_90", threads=100).options
+
+
+def test_arithmetic_is_compiled_without_contraction():
+    assert "--fmad=false" in Variant("sm_90").options
+    assert not any("fast" in option or "prec" in option or "ftz" in option for option in Variant("sm_90").options)
