@@ -6,10 +6,13 @@ import argparse
 import json
 from pathlib import Path
 
-from coconet_lab.cli.measure import NAMES, compare, make, parse_size
+from coconet_lab.cli.measure import NAMES, OPTIMIZERS, Size, chosen_baselines, compare, make, parse_size
 from coconet_lab.cli.usage import UsageError, known
 from coconet_lab.run.cluster import Cluster
 from coconet_lab.run.comparison import Comparison, records_csv
+from coconet_lab.workloads import Workload
+
+DEFAULT_SIZES = {True: "2^20", False: "4x64x1024"}  # of an optimizer; of the others
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +33,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print a table a size, write the files."""
+    sizes, workloads = _checked(options)  # what is typed wrong is told before anything starts
+    done: list[Comparison] = []
+    with Cluster(ranks=options.ranks, backend=options.backend) as cluster:
+        for size, made in zip(sizes, workloads):
+            found = compare(
+                cluster, made, size, schedules=options.schedules, baselines=options.baselines,
+                repeats=options.repeats, warmup=options.warmup, seed=options.seed,
+            )  # fmt: skip
+            print(f"\n{made.name} {size} {options.dtype}, {options.ranks} ranks\n{found!r}", flush=True)
+            done.append(found)
+    records = [record for comparison in done for record in comparison.records()]
+    if options.json:
+        options.json.write_text(json.dumps({"rows": records}, indent=1) + "\n", encoding="utf-8")
+    if options.csv:
+        options.csv.write_text(records_csv(records), encoding="utf-8")
+    for path in filter(None, (options.json, options.csv)):
+        print(f"wrote {path}")
+    return 0
+
+
+def _checked(options: argparse.Namespace) -> tuple[list[Size], list[Workload]]:
+    """The sizes and workloads of a command line.
+
+    Raises
+    ------
+    UsageError
+        Names there are not, numbers that make no measurement, files that cannot be written.
+    """
     where = f"coconet-lab bench {options.workload}"
     name = known("workload", options.workload, NAMES, where=where, hint="coconet-lab bench adam")
     if options.repeats < 1 or options.warmup < 0:
@@ -39,41 +70,18 @@ def run(options: argparse.Namespace) -> int:
             where=where,
             hint="--repeats 10 --warmup 2",
         )
-    texts = options.sizes or (["2^20"] if name in ("sgd", "adam", "lamb") else ["4x64x1024"])
-    sizes = [parse_size(text, name) for text in texts]
-    workloads = [make(name, size, options.ranks, options.dtype) for size in sizes]
-    for made in workloads:  # wrong names are told before anything starts
-        unknown = set(options.schedules or ()) - set(made.schedules)
-        for schedule in sorted(unknown):
-            known(
-                "schedule",
-                schedule,
-                list(made.schedules),
+    for path in filter(None, (options.json, options.csv)):
+        if not path.parent.is_dir():
+            raise UsageError(
+                f"there is no folder {str(path.parent)!r} to write {path.name!r} into",
+                rule="measurements go into a folder that exists",
                 where=where,
-                hint=f"--schedules {next(iter(made.schedules))}",
+                hint=f"mkdir -p {path.parent}",
             )
-    done: list[Comparison] = []
-    with Cluster(ranks=options.ranks, backend=options.backend) as cluster:
-        for size, made in zip(sizes, workloads):
-            done.append(
-                compare(
-                    cluster,
-                    made,
-                    size,
-                    schedules=options.schedules,
-                    baselines=options.baselines,
-                    repeats=options.repeats,
-                    warmup=options.warmup,
-                    seed=options.seed,
-                )
-            )
-            print(f"\n{made.name} {size} {options.dtype}, {options.ranks} ranks\n{done[-1]!r}", flush=True)
-    records = [record for comparison in done for record in comparison.records()]
-    if options.json:
-        options.json.write_text(json.dumps({"rows": records}, indent=1) + "\n")
-    if options.csv:
-        options.csv.write_text(records_csv(records))
-    for path in (options.json, options.csv):
-        if path:
-            print(f"wrote {path}")
-    return 0
+    sizes = [parse_size(text, name) for text in options.sizes or [DEFAULT_SIZES[name in OPTIMIZERS]]]
+    workloads = [make(name, size, options.ranks, options.dtype) for size in sizes]
+    for schedule in options.schedules or ():
+        names = list(workloads[0].schedules)
+        known("schedule", schedule, names, where=where, hint=f"--schedules {names[-1]!r}")
+    chosen_baselines(workloads[0], options.baselines)
+    return sizes, workloads

@@ -86,6 +86,39 @@ def chosen_schedules(made: Workload, wanted: Iterable[str] | None) -> dict[str, 
     return {name: made.schedules[name] for name in picked}
 
 
+def chosen_baselines(made: Workload, wanted: Iterable[str] | None) -> tuple[str, ...]:
+    """The named hand-written baselines of a workload; for None all that this machine can run.
+
+    Raises
+    ------
+    UsageError
+        A name there is not.
+    ToolError
+        A baseline that was asked for and needs what is not installed.
+    """
+    offered = BASELINES.get(made.name, ()) if made.dtype == "fp32" else ()
+    if wanted is None:
+        return tuple(name for name in offered if not _needs_torch(name) or _has_torch())
+    where = f"baselines of {made.name} in {made.dtype}"
+    for name in wanted:
+        if not offered:
+            raise UsageError(
+                f"{made.name} in {made.dtype} has no baseline {name!r}",
+                rule="hand-written baselines are FP32, for sgd, adam, lamb, self_attention and mlp",
+                where=where,
+                hint="--baselines with no name leaves them out",
+            )
+        known("baseline", name, offered, where=where, hint=f"--baselines {' '.join(offered)}")
+        if _needs_torch(name) and not _has_torch():
+            raise ToolError(
+                f"the baseline {name!r} needs torch",
+                rule="torch is an extra for benchmarks only",
+                where=where,
+                hint=".venv/bin/python -m pip install torch",
+            )
+    return tuple(wanted)
+
+
 def compare(
     cluster: Cluster,
     made: Workload,
@@ -108,43 +141,38 @@ def compare(
         None takes all there are for the workload; baselines that need what is not installed are left out.
     repeats, warmup, seed : int
     """
-    rows = [
-        row
-        for name in (BASELINES.get(made.name, ()) if baselines is None else baselines)
-        if (row := _baseline(cluster, made, size, name, repeats, warmup, seed, must=baselines is not None))
+    hand = [
+        _baseline(cluster, made, by_hand(made, size, name, repeats, warmup, seed))
+        for name in chosen_baselines(made, baselines)
     ]
     ours = cluster.compare(
-        chosen_schedules(made, schedules), repeats=repeats, warmup=warmup, seed=seed, workload=made.name
+        chosen_schedules(made, schedules), repeats=repeats, warmup=warmup, seed=seed, workload=made.name, values=False
     )
-    joined = (*rows, *ours.rows)
-    return Comparison(joined, joined[0].schedule)
+    rows = (*hand, *ours.rows)
+    return Comparison(rows, rows[0].schedule)
 
 
-def _baseline(
-    cluster: Cluster, made: Workload, size: Size, name: str, repeats: int, warmup: int, seed: int, *, must: bool
-) -> Row | None:
-    if made.dtype != "fp32":
-        return None
-    offered = BASELINES.get(made.name, ())
-    known("baseline", name, offered, where=f"baselines of {made.name}", hint=f"--baselines {' '.join(offered)}")
-    is_epilogue = made.name in EPILOGUES
-    shape = (*size.dims, size.dims[2] * (4 if made.name == "mlp" else 1)) if is_epilogue else ()
-    elements = 0 if is_epilogue else size.dims[0]
-    what = HandWritten(name, made.name, elements, shape, repeats, warmup, seed)
-    if name.startswith("gloo") and not _has_torch():
-        if must:
-            raise ToolError(
-                f"the baseline {name!r} needs torch",
-                rule="torch is an extra for benchmarks only",
-                where=f"baselines of {made.name}",
-                hint=".venv/bin/pip install 'coconet-lab[bench]'",
-            )
-        return None
-    samples = cluster.call(measure, what, what=f"'{name}'")
-    timing = Timing(tuple(max(rank[i] for rank in samples) for i in range(repeats)))
+def by_hand(made: Workload, size: Size, name: str, repeats: int, warmup: int, seed: int) -> HandWritten:
+    """A baseline of a workload at a size."""
+    if made.name in OPTIMIZERS:
+        return HandWritten(name, made.name, size.dims[0], (), repeats, warmup, seed)
+    inner = size.dims[2] * (4 if made.name == "mlp" else 1)
+    return HandWritten(name, made.name, 0, (*size.dims, inner), repeats, warmup, seed)
+
+
+def _baseline(cluster: Cluster, made: Workload, what: HandWritten) -> Row:
+    samples = cluster.call(measure, what, what=f"'{what.name}'")
+    timing = Timing(tuple(max(rank[i] for rank in samples) for i in range(what.repeats)))
     output = made.program.types[made.program.outputs[0]]
-    source = provenance(ranks=cluster.ranks, backend=cluster.backend.name, seed=seed, program=made.name, schedule=name)
-    return Row(name, made.name, "fp32", output.elements, "x".join(map(str, output.shape)), timing, Trace(), source)
+    source = provenance(
+        ranks=cluster.ranks, backend="cpu", seed=what.seed, program=made.name, schedule=what.name
+    )  # by hand means NumPy or torch on the CPU, also where the schedules run on GPUs
+    shape = "x".join(map(str, output.shape))
+    return Row(what.name, made.name, "fp32", output.elements, shape, timing, Trace(), source)
+
+
+def _needs_torch(name: str) -> bool:
+    return name.startswith("gloo")
 
 
 def _has_torch() -> bool:

@@ -60,16 +60,23 @@ def measure(what: HandWritten) -> tuple[float, ...]:
     """Times of the repeats on this rank, in microseconds: the ranks begin each together, as they do for schedules."""
     from mpi4py import MPI
 
-    step = _MAKERS[what.workload, what.name](what, MPI.COMM_WORLD)
+    step = make_step(what, MPI.COMM_WORLD)
     samples = []
     for repeat in range(-what.warmup, what.repeats):
         ranks.report(op=what.name, done=repeat + what.warmup, total=what.repeats + what.warmup)
+        if MPI.COMM_WORLD.allreduce(ranks.cancelled()):
+            break
         MPI.COMM_WORLD.Barrier()
         started = time.perf_counter()
         step()
         if repeat >= 0:
             samples.append((time.perf_counter() - started) * 1e6)
     return tuple(samples)
+
+
+def make_step(what: HandWritten, comm: Any) -> Step:
+    """One step of a baseline on this rank of `comm`, an mpi4py communicator."""
+    return _MAKERS[what.workload, what.name](what, comm)
 
 
 def _vectors(what: HandWritten, comm: Any, count: int) -> list[Array]:

@@ -6,10 +6,10 @@ import csv
 import io
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from coconet_lab.errors import ProgramError
 from coconet_lab.ir.program import Program
 from coconet_lab.run.provenance import Provenance
 from coconet_lab.run.results import RunResult, Timing, duration
@@ -72,15 +72,19 @@ class Comparison:
     baseline: str
 
     def __getitem__(self, schedule: str) -> Row:
-        return next(row for row in self.rows if row.schedule == schedule)
+        found = next((row for row in self.rows if row.schedule == schedule), None)
+        if found is None:
+            raise ProgramError(
+                f"no schedule {schedule!r} was measured",
+                rule="a comparison has a row for each schedule that was finished",
+                where=f"comparison over {self.baseline!r}",
+                hint=", ".join(repr(row.schedule) for row in self.rows),
+            )
+        return found
 
     def speedup(self, schedule: str) -> float:
         """Median of the baseline over the median of `schedule`."""
         return self[self.baseline].timing.median_us / self[schedule].timing.median_us
-
-    def joined(self, other: Comparison) -> Comparison:
-        """These rows and `other`'s, over this baseline."""
-        return Comparison((*self.rows, *other.rows), self.baseline)
 
     def records(self) -> list[dict[str, Any]]:
         """One dict a row, in the columns of the one CSV schema."""
@@ -133,8 +137,3 @@ def records_csv(records: list[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(records)
     return out.getvalue()
-
-
-def provenance_record(source: Provenance) -> Mapping[str, Any]:
-    """A provenance as plain values, for JSON."""
-    return asdict(source)

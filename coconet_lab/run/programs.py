@@ -73,6 +73,7 @@ class RunsPrograms:
         name: str = "",
         deadline_s: float | None = None,
         progress: bool | None = None,
+        values: bool = True,
     ) -> RunResult:
         """Run a schedule (or an unscheduled program) on the ranks with its generated kernels.
 
@@ -94,6 +95,8 @@ class RunsPrograms:
             Seconds the whole call may take; None: the cluster's.
         progress : bool or None
             As for `Cluster.call`.
+        values : bool
+            Whether outputs and state are brought along; else they stay on the ranks until the next run.
 
         Returns
         -------
@@ -122,9 +125,9 @@ class RunsPrograms:
         except Interrupted as stop:
             if not stop.results or not _timing(stop.results).samples_us:
                 raise
-            found = self._result(made.program, made.plan, stop.results, source)
+            found = self._result(made, stop.results, source, values)
             raise RunInterrupted(str(stop), stop.results, found) from None
-        return self._result(made.program, made.plan, measured, source)
+        return self._result(made, measured, source, values)
 
     def load(
         self, schedule: Runnable, inputs: Mapping[Any, Any] | None = None, *, seed: int = 0, name: str = ""
@@ -149,6 +152,7 @@ class RunsPrograms:
         baseline: str | None = None,
         workload: str = "",
         deadline_s: float | None = None,
+        values: bool = True,
     ) -> Comparison:
         """Measure several schedules of one program on the same inputs.
 
@@ -162,6 +166,8 @@ class RunsPrograms:
             The schedule that speed-ups are over; None: the first.
         workload : str
             For tables; by default the program's name.
+        values : bool
+            Whether every row's `result` has its outputs and state; measuring large sizes needs none of them.
 
         Returns
         -------
@@ -179,8 +185,9 @@ class RunsPrograms:
         try:
             for name in names:
                 result = self.run(
-                    schedules[name], inputs, repeats=repeats, warmup=warmup, seed=seed, name=name, deadline_s=deadline_s
-                )
+                    schedules[name], inputs, repeats=repeats, warmup=warmup, seed=seed, name=name,
+                    deadline_s=deadline_s, values=values,
+                )  # fmt: skip
                 rows.append(Row.of(name, program_of(schedules[name]), result, workload))
         except KeyboardInterrupt as stop:
             finished = len(rows)
@@ -234,7 +241,8 @@ class RunsPrograms:
     def _provenance(self, program: Program, label: str, seed: int) -> Provenance:
         return provenance(ranks=self.ranks, backend=self.backend.name, seed=seed, program=program.name, schedule=label)
 
-    def _result(self, program: Program, plan: Plan, measured: Sequence[job.RankRun], source: Provenance) -> RunResult:
+    def _result(self, made: job.Job, measured: Sequence[job.RankRun], source: Provenance, values: bool) -> RunResult:
+        program, plan = made.program, made.plan
         run_number, generation = self._runs, self.generation
 
         def parts(names: tuple[str, ...]) -> list[dict[str, Array]] | None:
@@ -244,10 +252,8 @@ class RunsPrograms:
             return None if any(part is None for part in found) else found
 
         held = HeldValues(program, stored_names(plan), parts)
-        wanted = (*plan.outputs, *plan.state)
-        here = held.whole(
-            n for n in wanted if program.types[n].elements * program.types[n].dtype.itemsize <= _FETCH_BYTES
-        )
+        wanted = (*plan.outputs, *plan.state) if values else ()
+        here = held.whole(n for n in wanted if _stored_bytes(program, n) <= _FETCH_BYTES)
         outputs, state = GlobalValues(here, held, plan.outputs), GlobalValues(here, held, plan.state)
         trace = Trace.gather(plan, program.types, [m.spans for m in measured])
         return RunResult(outputs, state, _timing(measured), trace, source, held)
@@ -266,6 +272,11 @@ def _check_repeats(repeats: int, warmup: int) -> None:
 def stored_names(plan: Plan) -> tuple[str, ...]:
     """Values that some rank stores, outputs and updated inputs first."""
     return tuple(dict.fromkeys((*plan.outputs, *plan.state, *plan.slots)))
+
+
+def _stored_bytes(program: Program, name: str) -> int:
+    kind = program.types[name]
+    return kind.elements * kind.dtype.itemsize * (program.group_ranks if kind.layout.is_local else 1)
 
 
 def _timing(measured: Sequence[job.RankRun]) -> Timing:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import os
 import platform
+import re
 import sys
 from dataclasses import dataclass
 from importlib import metadata
@@ -55,18 +57,43 @@ def provenance(
 ) -> Provenance:
     """The provenance of a run that starts now."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    device = gpu_name() if backend == "cuda" else ""
+    label = f"{gpu_label(device)}x{ranks}" if device else f"cpu{os.cpu_count()}"
     return Provenance(
-        now,
-        machine or f"cpu{os.cpu_count()}",
-        processor(),
-        ranks,
-        backend,
-        versions(),
-        command(),
-        seed,
-        program,
-        schedule,
+        date=now,
+        machine=machine or label,
+        processor=f"{ranks} × {device}" if device else processor(),
+        ranks=ranks,
+        backend=backend,
+        versions=versions(),
+        command=command(),
+        seed=seed,
+        program=program,
+        schedule=schedule,
     )
+
+
+def gpu_name() -> str:
+    """What the CUDA driver calls the first GPU; empty without one."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ""
+    name = ctypes.create_string_buffer(128)
+    found = driver.cuInit(0) == 0 and driver.cuDeviceGetName(name, len(name), 0) == 0
+    return name.value.decode(errors="replace") if found else ""
+
+
+def gpu_label(name: str) -> str:
+    """The short form of a GPU's name, for files and tables.
+
+    Examples
+    --------
+    >>> gpu_label("NVIDIA H200"), gpu_label("Tesla V100-SXM2-32GB")
+    ('h200', 'v100')
+    """
+    found = re.search(r"\b[A-Z]{0,3}\d{2,4}\b", name)
+    return (found[0] if found else re.sub(r"\W+", "", name)).lower()
 
 
 def processor() -> str:
@@ -94,4 +121,5 @@ def command() -> str:
     """The command line of this process, without its folders."""
     if "ipykernel" in sys.modules:
         return "notebook"
-    return " ".join([os.path.basename(sys.argv[0]) or "python", *sys.argv[1:]])
+    words = [os.path.basename(word) if os.path.isabs(word) else word for word in sys.argv]
+    return " ".join([words[0] or "python", *words[1:]])
