@@ -53,7 +53,8 @@ def served(folder: Path) -> Iterator[str]:
     environment |= {name: str(own / place) for name, place in places.items()}
     command = [
         str(BIN / "jupyter-lab"), "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
-        "--ServerApp.port_retries=0", "--IdentityProvider.token=", f"--ServerApp.root_dir={folder}",
+        "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True",
+        f"--ServerApp.root_dir={folder}",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.extension_manager=readonly",
     ]  # fmt: skip
     with (own / "log").open("wb") as log:
@@ -111,4 +112,66 @@ def set_dark(page: Any, is_dark: bool) -> None:
     page.click("text=Settings >> nth=0")
     page.hover('.lm-Menu-item:has-text("Theme")')
     page.click(f'.lm-Menu-item:has-text("JupyterLab {"Dark" if is_dark else "Light"}") >> nth=0')
-    page.wait_for_selector(f'body[data-jp-theme-light="{"false" if is_dark else "true"}"]', timeout=20_000, state="attached")
+    page.wait_for_selector(
+        f'body[data-jp-theme-light="{"false" if is_dark else "true"}"]', timeout=20_000, state="attached"
+    )
+
+
+def end_kernels(address: str) -> None:
+    """End the kernels a test has started, and with them their clusters."""
+    with urllib.request.urlopen(f"{address}/api/sessions", timeout=10) as answer:
+        sessions = json.load(answer)
+    for session in sessions:
+        asked = urllib.request.Request(f"{address}/api/sessions/{session['id']}", method="DELETE")
+        urllib.request.urlopen(asked, timeout=20).close()
+
+
+class Explorer:
+    """An explorer on a page, in a person's words."""
+
+    def __init__(self, page: Any, pictures: Path) -> None:
+        self.page, self.pictures = page, pictures
+        self.root = page.locator(".cl-explorer").first
+
+    def see(self, text: str, pane: str = "moves", timeout: int = CELL_MS) -> None:
+        """Wait until a pane shows a text."""
+        self.root.locator(f".cl-{pane}", has_text=text).first.wait_for(timeout=timeout)
+
+    def click_op(self, title: str, **more: Any) -> None:
+        """Click an operation by its name."""
+        self.root.locator(f'g[data-box][aria-label^="{title}, "]').first.click(**more)
+
+    def is_there(self, title: str) -> bool:
+        return self.root.locator(f'g[data-box][aria-label^="{title}, "]').count() > 0
+
+    def see_op(self, title: str) -> None:
+        """Wait until the graph has an operation of this name."""
+        self.root.locator(f'g[data-box][aria-label^="{title}, "]').first.wait_for()
+
+    def act(self, key: str) -> None:
+        """Click what keeps the focus by `key`."""
+        self.root.locator(f'[data-key="{key}"]').first.click()
+
+    def take(self, number: int, then: str) -> None:
+        """Take a move, and wait until the history has it."""
+        self.act(f"move {number}")
+        self.root.locator(".cl-row.here", has_text=then).wait_for()
+
+    def focused(self) -> str:
+        """What has the focus: the key of a button, or the box of an operation."""
+        found = self.page.evaluate("[document.activeElement?.dataset?.key, document.activeElement?.dataset?.box]")
+        return str(found[0] or found[1])
+
+    def height(self) -> float:
+        return float(self.root.bounding_box()["height"])
+
+    def picture(self, name: str, whole_page: bool = False) -> None:
+        """Keep a picture for a person to look at."""
+        self.pictures.mkdir(parents=True, exist_ok=True)
+        self.page.mouse.move(2, 500)
+        file = str(self.pictures / f"{name}.png")
+        if whole_page:
+            self.root.scroll_into_view_if_needed()
+            self.page.screenshot(path=file)
+        else:
+            self.root.screenshot(path=file)

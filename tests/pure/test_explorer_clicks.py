@@ -128,6 +128,12 @@ def test_every_new_schedule_is_proved_behind_the_clicks():
     assert "✓ equal to the start" in ex._view()["header"]
 
 
+def test_schedules_that_were_passed_by_are_proved_when_there_is_time():
+    ex = cl.explore(small_attention()).goto("fuse(RS-C-AG)")
+    assert ex.wait(WAIT_S)
+    assert [node.proof for node in ex.history] == ["unchecked", "proved", "proved", "proved"]
+
+
 def test_a_schedule_that_differs_says_so_in_four_lines(monkeypatch):
     def differs(self, seed=0, full=False):
         raise ProofError("out differs on rank 2", rule="equal values", where="step 1", hint="before(1)")

@@ -133,14 +133,17 @@ def error_box(notice: Notice) -> str:
 
 
 def _bars(state: State, timed: Sequence[Node]) -> str:
-    top = max(node.measured.quantile_us(0.9) for node in timed if node.measured is not None)
+    # A single slow repeat must not squeeze the bars: the whisker is cut instead.
+    found_times = [node.measured for node in timed if node.measured is not None]
+    longest = max(found.median_us for found in found_times)
+    top = min(max(found.quantile_us(0.9) for found in found_times), 1.6 * longest)
     first = next((n.measured for n in timed if n.id == 0), None)
     rows = []
     for node in timed:
         found = node.measured
         if found is None:
             continue
-        low, mid, high = (100 * found.quantile_us(part) / top for part in (0.1, 0.5, 0.9))
+        low, mid, high = (min(100 * found.quantile_us(part) / top, 100.0) for part in (0.1, 0.5, 0.9))
         whisker = tag("i", style=f"left:{low:.1f}%;width:{max(high - low, 0.4):.1f}%", cls="cl-whisker")
         bar = tag("span", tag("i", style=f"width:{mid:.1f}%", cls="cl-filled") + whisker, cls="cl-track")
         ratio = f"{first.median_us / found.median_us:.2f}×" if first is not None else ""

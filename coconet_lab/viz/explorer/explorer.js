@@ -23,7 +23,6 @@ class Page {
     this.drawn = {};
     this.zoom = { k: 1, x: 0, y: 0, fit: true };
     this.root = make("div", "cl-explorer", el);
-    this.root.setAttribute("data-lm-suppress-shortcuts", "true");
     this.root.setAttribute("role", "region");
     this.root.setAttribute("aria-label", "schedule explorer");
     this.grid = make("div", "cl-grid", this.root);
@@ -83,13 +82,14 @@ class Page {
     const node = document.activeElement;
     if (!node || !this.root.contains(node)) return null;
     const pane = PANES.concat("graph").find((name) => this.pane[name].contains(node));
-    return { key: node.dataset.key ?? null, box: node.dataset.box ?? null, pane, value: node.value, at: node.selectionStart };
+    return { key: node.dataset.key ?? null, name: node.dataset.name ?? null, pane, value: node.value, at: node.selectionStart };
   }
 
   refocus(was) {
     if (!was || this.root.contains(document.activeElement)) return;
     let node = null;
-    if (was.box) node = this.boxes.get(was.box) ?? this.current();
+    // A box is found again by its value's name: ids are places in the program, which steps change.
+    if (was.name) node = [...this.boxes.values()].find((box) => box.dataset.name === was.name) ?? this.current();
     if (!node && was.key) node = this.root.querySelector(`[data-key="${CSS.escape(was.key)}"]`);
     if (!node && was.pane && was.pane !== "graph") node = this.pane[was.pane].querySelector("button, select, [tabindex]");
     node ??= this.current() ?? this.pane.header.querySelector("button");
@@ -108,10 +108,11 @@ class Page {
     svg.removeAttribute("style");
     svg.setAttribute("role", "listbox");
     svg.setAttribute("aria-multiselectable", "true");
-    for (const [id, label, fold] of view.boxes) {
+    for (const [id, label, fold, name] of view.boxes) {
       const node = svg.querySelector(`g[id$="-${id}"]`);
       if (!node) continue;
       node.dataset.box = id;
+      node.dataset.name = name;
       node.setAttribute("role", "option");
       node.setAttribute("aria-label", label);
       node.setAttribute("tabindex", "-1");
@@ -319,8 +320,10 @@ class Page {
   }
 
   onKey(event) {
-    event.stopPropagation(); // in JupyterLab, `d d` would delete the explorer's own cell
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    // In JupyterLab `d d` would delete the explorer's own cell; Ctrl+S and the like stay the notebook's.
+    const isChord = event.ctrlKey || event.metaKey || event.altKey;
+    if (!isChord || event.key === "Enter") event.stopPropagation();
+    if (isChord) return;
     const target = event.target;
     if (target.matches("input, select, textarea")) {
       if (event.key === "Escape" || (event.key === "Enter" && target.tagName === "INPUT")) (this.current() ?? target).focus();

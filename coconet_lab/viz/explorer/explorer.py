@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from coconet_lab.errors import CoconetError, ProgramError, ProofError
+from coconet_lab.errors import CoconetError, ProgramError
 from coconet_lab.ir.json import program_to_json
 from coconet_lab.schedule.schedule import Schedule
 from coconet_lab.transforms.base import Transform
@@ -24,7 +24,7 @@ from coconet_lab.viz.explorer.paper import paper_schedules
 from coconet_lab.viz.explorer.runner import REPEATS, Ended, Progress, Runner
 from coconet_lab.viz.explorer.show import Shown
 from coconet_lab.viz.explorer.state import Measured, Node, State
-from coconet_lab.viz.explorer.work import Background, Cancelled
+from coconet_lab.viz.explorer.work import Background, Cancelled, verdict_on
 
 
 def explore(
@@ -287,29 +287,27 @@ class Explorer:
             self._facts.draw_ahead(node, shown(), self._page.kept(state, self._looks), state.opened, cancelled)
 
     def _prove(self, again: bool = False) -> Explorer:
-        node = self._state.node
-        if node.proof != "unchecked" or (node.parent is None and not again):
-            self._proofs.cancel("proof")
-            return self
+        """Prove the current schedule and then, newest first, the others that nobody has proved."""
+        at = self._state.current
 
         def prove(cancelled: Cancelled) -> None:
-            if cancelled():
-                return
-            try:
-                verdict, text = "proved", repr(node.schedule.check())
-            except ProofError as error:
-                verdict, text = "wrong", str(error)
-            except CoconetError as error:
-                verdict, text = "unchecked", f"cannot be checked: {error.found}"
-            with self._lock:
-                # A verdict on a schedule holds wherever one is by now.
-                self._state = st.proved(self._state, node.id, verdict, text)  # type: ignore[arg-type]
-                self._draw()
-                if self.file is not None:
-                    self.save()
+            order = [self._state.nodes[at], *reversed(self._state.nodes)]
+            for node in (n for n in order if n.parent is not None or (again and n.id == at)):
+                if cancelled():
+                    return
+                if self._state.nodes[node.id].proof == "unchecked" and not self._state.nodes[node.id].proof_text:
+                    self._note_proof(node.id, *verdict_on(node.schedule))
 
         self._proofs.put("proof", prove)
         return self
+
+    def _note_proof(self, node: int, verdict: st.Verdict, text: str) -> None:
+        """A verdict on a schedule holds wherever one is by now."""
+        with self._lock:
+            self._state = st.proved(self._state, node, verdict, text)
+            self._draw()
+            if self.file is not None:
+                self.save()
 
     def _failed(self, kind: str, error: BaseException) -> None:
         """A fault in background work: said once, in the drawer."""

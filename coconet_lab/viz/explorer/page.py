@@ -75,7 +75,7 @@ class Page:
             "mark": looks.mark,
             "header": self.header(state, looks, cluster),
             "graph": graph.svg,
-            "boxes": [[box.id, box_label(box), box.shape == "fold"] for box in graph.boxes],
+            "boxes": [[box.id, box_label(box), box.shape == "fold", box.names[0]] for box in graph.boxes],
             "edges": [list(edge) for edge in graph.edges],
             "selected": _ids(graph, state.selected),
             "changed": _ids(graph, state.changed),

@@ -18,6 +18,7 @@ SIGNS = {
 }
 MOST_CARDS = 24
 ROW_PX = 24
+LONGEST_REASON = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +163,13 @@ def _near(entry: Declined, at: int, node: int) -> str:
 
 
 def _refused(entry: Declined, key: str, way: str = "") -> str:
-    words = f"{tag('b', text(entry.title))}: {text(_sentence(entry.refusal.found))} "
-    hint = f"<br>try: {text(entry.refusal.hint)}" if entry.refusal.hint else ""
+    found = _sentence(entry.refusal.found)
+    is_long = len(found) > LONGEST_REASON
+    words = f"{tag('b', text(entry.title))}: {text(found[:LONGEST_REASON] + '… ' if is_long else found + ' ')}"
+    hint = (text(found) + "<br>" if is_long else "") + text(entry.refusal.rule)
+    hint += f"<br>try: {text(entry.refusal.hint)}" if entry.refusal.hint else ""
     place = f"cl-rule-{key.replace(' ', '-')}"
-    rule = tag("span", text(entry.refusal.rule) + hint, cls="cl-rule", role="tooltip", id_=place)
+    rule = tag("span", hint, cls="cl-rule", role="tooltip", id_=place)
     reason = tag(
         "span", words, cls="cl-reason", role="button", tabindex=0, aria_disabled="true", data_key=key,
         aria_describedby=place,

@@ -132,7 +132,8 @@ class Runner:
 
     def _explain(self, node: int, error: RankError) -> Ended:
         traces = tuple(sorted(error.tracebacks.items()))
-        if self._has_died():
+        # After an exception ranks may have been ended too, but what is to be read is the exception.
+        if self._has_died() and not traces:
             first = error.found.split(" in ")[0]
             words = f"The cluster stopped: {first}. History and times are kept.\n{type(error).__name__}: {error}"
             return Ended(node, None, "died", words, traces)

@@ -245,7 +245,10 @@ def proved(state: State, node: int, verdict: Verdict, text: str) -> State:
 
 
 def measured(state: State, node: int, result: Measured) -> State:
-    """Note what a run measured."""
+    """Note what a run measured; a run that was cut short has no trace, so the last one's is kept."""
+    before = state.nodes[node].measured
+    if not result.spans and before is not None:
+        result = replace(result, spans=before.spans)
     return _with_node(state, replace(state.nodes[node], measured=result))
 
 

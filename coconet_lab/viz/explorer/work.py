@@ -6,6 +6,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
+from coconet_lab.errors import CoconetError, ProofError
+from coconet_lab.schedule.schedule import Schedule
+from coconet_lab.viz.explorer.state import Verdict
+
 Cancelled = Callable[[], bool]
 Task = Callable[[Cancelled], None]
 
@@ -58,3 +62,13 @@ class Background:
                 task(lambda kind=kind, number=number: self._newest[kind] != number)  # type: ignore[misc]
             except BaseException as error:  # told to the person; the thread goes on
                 self._failed(kind, error)
+
+
+def verdict_on(schedule: Schedule) -> tuple[Verdict, str]:
+    """What a check of a schedule at small size finds, and its sentence or its four lines."""
+    try:
+        return "proved", repr(schedule.check())
+    except ProofError as error:
+        return "wrong", str(error)
+    except CoconetError as error:
+        return "unchecked", f"cannot be checked: {error.found}"
