@@ -1,0 +1,8 @@
+"""Kernels by hand are shared with the pure tier."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
