@@ -32,10 +32,11 @@ class KernelRun:
         self.machine, self.entry, self.rank = machine, entry, rank
         self.kernel: k.Kernel = entry.kernel
         space = self.kernel.space
-        self.k = rank % space.ranks
+        self.k = machine.shifted(rank, entry.shift)
+        assert (space.ranks, space.parts) == (machine.plan.placement.local, machine.size)
         layout = Replicated if space.dim is None else Sliced(space.dim)
         self.type = TensorType(self.kernel.dtypes[0], space.shape, layout, 0, space.pieces, False, space.bucket)
-        self.block = self.type.ranges(self.k, space.ranks)
+        self.block = self.type.ranges(self.k, space.parts)
         self.ranges = self._cut(entry.chunk)
         self.results: dict[int, Array] = {}
         self.partials: dict[int, Array] = {}
@@ -78,7 +79,7 @@ class KernelRun:
                 return self._read(self.rank, tensor, inside).copy()
             case k.Combine(out, tensor, reduction):
                 compute = dtypes[out].compute
-                copies = [self._read(r, tensor, inside).astype(compute) for r in self.machine.members(self.rank)]
+                copies = [self._read(r, tensor, inside).astype(compute) for r in self.machine.peers(self.rank)]
                 total = copies[0]
                 for copy in copies[1:]:
                     total = COMBINE[reduction](total, copy)
@@ -154,10 +155,11 @@ class KernelRun:
         assert param.written
         ranks = [self.rank]
         if isinstance(statement, k.StoreAll):
-            ranks = list(self.machine.members(self.rank))
+            ranks = list(self.machine.peers(self.rank))
         elif isinstance(statement, k.StoreTo):
             slot = self.entry.tensors[statement.tensor]
             ranks = [self.machine.plan.buffers[slot.buffer].group * self.machine.size + self.k]
+            assert self.machine.host(ranks[0]) == self.machine.host(self.rank)
         for rank in ranks:
             buffer = self._buffer(rank, statement.tensor)
             if not inside:
@@ -199,6 +201,7 @@ class KernelRun:
         """Combine partials over the ranks in rank order, where they cross; round once."""
         for number in self.partials:
             wanted = self.kernel.accumulators[number]
+            assert not wanted.crosses or self.machine.plan.placement.span == 1
             members = self.machine.members(self.rank) if wanted.crosses else [self.rank]
             total = shared[members[0]][number]
             for rank in members[1:]:

@@ -50,10 +50,10 @@ def stored_differences(plan: Plan, machine: Machine, expected: oracle.OracleRun,
     return found
 
 
-def check_plan(program: Any, inputs: Any = None, *, chunks: int = 4, plan: Plan | None = None) -> Plan:
+def check_plan(program: Any, inputs: Any = None, *, chunks: int = 4, plan: Plan | None = None, hosts: int = 1) -> Plan:
     """The Plan of `program`, after its values were found right under every order of `ORDERS`."""
     given = random_inputs(program) if inputs is None else inputs
-    plan = plan or lower(program, chunks=chunks)
+    plan = plan or lower(program, chunks=chunks, hosts=hosts)
     expected = oracle.run(program, given)
     for seed, greedy in ORDERS:
         machine = run_plan(program, plan, given, seed, greedy)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from kernel_interpreter import KernelRun
+from kernel_interpreter import FINISH, KernelRun
 
 from coconet_lab.ir import ops as o
-from coconet_lab.ir.contract import conv, matmul
+from coconet_lab.ir.contract import conv, finished, matmul
 from coconet_lab.ir.elementwise import FUNCTIONS
 from coconet_lab.ir.inputs import check_inputs, input_block
 from coconet_lab.ir.rank_values import block_slices
@@ -46,9 +46,26 @@ class Machine:
         group = rank // self.size
         return range(group * self.size, (group + 1) * self.size)
 
-    def view(self, rank: int, slot: p.Slot) -> Array:
-        """The part of a buffer that is this rank's value."""
-        buffer, k = self.plan.buffers[slot.buffer], rank % self.size
+    def host(self, rank: int) -> int:
+        return self.plan.placement.host(rank)
+
+    def peers(self, rank: int) -> list[int]:
+        """The ranks of its group on its host."""
+        return [other for other in self.members(rank) if self.host(other) == self.host(rank)]
+
+    def rail(self, rank: int) -> list[int]:
+        """The ranks of its number on every host of its group."""
+        local = self.plan.placement.local
+        return [other for other in self.members(rank) if other % local == rank % local]
+
+    def shifted(self, rank: int, shift: int) -> int:
+        """In its group, the rank of its number so many hosts further on."""
+        rail = self.rail(rank)
+        return rail[(rail.index(rank) + shift) % len(rail)] % self.size
+
+    def view(self, rank: int, slot: p.Slot, shift: int = 0) -> Array:
+        """The part of a buffer that is this rank's value, or where it holds another host's block."""
+        buffer, k = self.plan.buffers[slot.buffer], self.shifted(rank, shift)
         array = self.memory[rank][slot.buffer]
         ranges = slot.type.ranges(k, self.size)
         if buffer.placement == "block":
@@ -105,13 +122,13 @@ def _entry(machine: Machine, at: int, entry: Any, rank: int, done: list[set[int]
 
 def _meet(machine: Machine, place: tuple[Any, ...], sync: p.Sync, rank: int) -> Iterator[bool]:
     group = rank // machine.size
-    scope = set(machine.members(rank))
+    scope = set(machine.peers(rank) if sync.scope == "host" else machine.members(rank))
     if sync.scope == "pair":
         partner = sync.partner * machine.size + rank % machine.size
         scope = {rank, partner}
     if sync.kind == "barrier":
         # The n-th barrier of these ranks, whichever entry they are at.
-        line = ("barrier", tuple(sorted(scope)), place if sync.scope == "group" else None)
+        line = ("barrier", tuple(sorted(scope)), place if sync.scope != "pair" else None)
         number = machine.left.setdefault((line, rank), 0)
         machine.left[line, rank] = number + 1
         arrived = machine.arrived.setdefault((line, number), set())
@@ -138,6 +155,8 @@ def _execute(machine: Machine, at: int, entry: Any, rank: int) -> Iterator[bool]
             yield from _launch(machine, at, entry, rank)
         case p.Collective():
             yield from _collective(machine, at, entry, rank)
+        case p.Exchange():
+            yield from _exchange(machine, at, entry, rank)
         case p.Transfer():
             yield from _transfer(machine, at, entry, rank)
         case p.Library() if isinstance(entry.op, o.AllToAll):
@@ -208,6 +227,41 @@ def combined(entry: Any, source: p.Slot, arrays: list[Array]) -> Array:
     for array in arrays[1:]:
         total = COMBINE[entry.reduction](total, array.astype(dtype.compute))
     return rounded(np.asarray(total), dtype)
+
+
+def _exchange(machine: Machine, at: int, entry: p.Exchange, rank: int) -> Iterator[bool]:
+    along = machine.members(rank) if entry.kind == "Reduction" else machine.rail(rank)
+    brought = machine.left.setdefault(("exchange", at), {})
+    shifts = range(len(entry.sources))
+    brought[rank] = [machine.view(rank, slot, shift).copy() for shift, slot in zip(shifts, entry.sources)]
+    yield True
+    while not all(member in brought for member in along):
+        yield False
+    target, own = entry.targets[0] if entry.targets else None, list(along).index(rank)
+    if entry.kind == "AllGather":
+        for shift, slot in enumerate(entry.targets, 1):
+            machine.view(rank, slot, shift)[...] = brought[along[(own + shift) % len(along)]][0]
+    elif entry.kind == "ReduceScatter":
+        parts = [brought[other][(own - at) % len(along)] for at, other in enumerate(along)]
+        dtype = target.type.dtype
+        total = parts[0].astype(dtype.compute)
+        for part in parts[1:]:
+            total = COMBINE[entry.reduction](total, part.astype(dtype.compute))
+        machine.view(rank, target)[...] = rounded(np.asarray(total), dtype)
+    else:
+        total = brought[along[0]][0]
+        for other in along[1:]:
+            total = FINISH[entry.reduction](total, brought[other][0])
+        machine.view(rank, target)[...] = _finished(entry, total)
+    yield True
+
+
+def _finished(entry: p.Exchange, total: Array) -> Array:
+    with np.errstate(all="ignore"):
+        if entry.reduction == "mean":
+            total = total / np.array(entry.counts if len(entry.counts) > 1 else entry.counts[0], np.float64)
+        total = np.sqrt(total) if entry.reduction == "norm" else total
+        return finished(np.asarray(total), entry.targets[0].type.dtype)
 
 
 def _transfer(machine: Machine, at: int, entry: p.Transfer, rank: int) -> Iterator[bool]:

@@ -32,13 +32,16 @@ class Space:
     dim : int or None
         The sliced dim: a rank walks its block of it (`ir.types.block_range`). None: every rank walks everything.
     ranks : int
-        Ranks of the group.
+        Ranks that reach each other's memory: those of the group, or of the group on one host.
     chunk_dim : int or None
         The dim that the arguments `lo` and `hi` cut: global indices, but relative to the block's start where it is
         the sliced dim. None: no chunks.
     pieces : tuple of shapes
         For list values: the tensors laid end to end along dim 0; `bucket` elements are never split among ranks.
     bucket : int
+    blocks : int
+        Ranks of a group that spans hosts, a multiple of `ranks`: as many blocks has the sliced dim. 0: the group lies
+        on one host, whose `ranks` own the blocks.
     """
 
     shape: tuple[int, ...]
@@ -47,6 +50,12 @@ class Space:
     chunk_dim: int | None = None
     pieces: tuple[tuple[int, ...], ...] = ()
     bucket: int = 1024
+    blocks: int = 0
+
+    @property
+    def parts(self) -> int:
+        """How many blocks the sliced dim has: the ranks of the group, on whichever host."""
+        return self.blocks or self.ranks
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coconet_lab.kernels.kernel import Combine, Statement, StoreAll, StoreTo
-from coconet_lab.kernels.plan import AnyEntry, Arrive, Collective, HostScalars, Launch, Ledger, Library, Plan, Transfer
+from coconet_lab.kernels.plan import (
+    AnyEntry,
+    Arrive,
+    Collective,
+    Exchange,
+    HostScalars,
+    Launch,
+    Ledger,
+    Library,
+    Plan,
+    Transfer,
+)
 
 
 def ledger(plan: Plan) -> Ledger:
     """The costs of the rank that has most of each.
 
-    `wire_bytes` are all bytes it sends, `between_groups_bytes` the part that goes to another group; `memory_bytes` pass
-    through its memory; `held_bytes` are the most that its live buffers take at once. A chunk of an overlapped stage is
-    a launch of its own, but its collectives count once.
+    `wire_bytes` are all bytes it sends, `between_groups_bytes` the part that goes to another group, and
+    `between_hosts_bytes` the part that leaves its host; `memory_bytes` pass through its memory; `held_bytes` are the
+    most that its live buffers take at once. A chunk of an overlapped stage is a launch of its own, but its collectives
+    count once; a collective that spans hosts counts for every part of it.
 
     Examples
     --------
@@ -27,7 +39,8 @@ def ledger(plan: Plan) -> Ledger:
     by_group = [[entry for entry in plan.entries if group in entry.groups] for group in groups]
     return Ledger(
         wire_bytes=max(sum(_sent(entry, group) for entry in by_group[group]) for group in groups),
-        between_groups_bytes=max(sum(_sent(e, group, "between groups") for e in by_group[group]) for group in groups),
+        between_groups_bytes=max(sum(_sent_to_groups(e, group) for e in by_group[group]) for group in groups),
+        between_hosts_bytes=max(sum(_sent(e, group, "between hosts") for e in by_group[group]) for group in groups),
         memory_bytes=max(sum(_moved(entry, group) for entry in by_group[group]) for group in groups),
         held_bytes=max(_peak(plan, group) for group in groups),
         launches=max(sum(_is_launch(entry) for entry in entries) for entries in by_group),
@@ -40,6 +53,11 @@ def _sent(entry: AnyEntry, group: int, link: str = "") -> int:
     if isinstance(entry, Transfer) and group != entry.groups[0]:
         return 0
     return sum(sent for kind, sent in entry.link_bytes.items() if link in ("", kind))
+
+
+def _sent_to_groups(entry: AnyEntry, group: int) -> int:
+    # A transfer leaves its group whichever link it takes.
+    return _sent(entry, group, "" if isinstance(entry, Transfer) else "between groups")
 
 
 def _moved(entry: AnyEntry, group: int) -> int:
@@ -58,7 +76,7 @@ def _collectives(entry: AnyEntry, group: int) -> int:
     if isinstance(entry, Launch):
         return _moving(entry.kernel.statements())
     is_all_to_all = isinstance(entry, Library) and entry.op.is_collective
-    return int(is_all_to_all or isinstance(entry, Collective | Transfer))
+    return int(is_all_to_all or isinstance(entry, Collective | Transfer | Exchange))
 
 
 def _moving(statements: Iterable[Statement]) -> int:

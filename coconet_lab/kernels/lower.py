@@ -11,8 +11,10 @@ from coconet_lab.ir.groups import group_view
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.types import TensorType
 from coconet_lab.ir.updates import updated_inputs
+from coconet_lab.kernels.hosts import Hosts
 from coconet_lab.kernels.kernel import Combine, StoreAll, StoreTo
 from coconet_lab.kernels.lower_entries import Lowering, scalars_entry
+from coconet_lab.kernels.lower_hosts import HostLowering
 from coconet_lab.kernels.lower_memory import Memory, source_of
 from coconet_lab.kernels.lower_order import Unit, forwarded, units_in_order, with_dependencies
 from coconet_lab.kernels.lower_overlap import Channels, lower_overlap
@@ -22,7 +24,7 @@ from coconet_lab.kernels.plan import AnyEntry, Buffer, Launch, Plan, Slot
 Tagged = tuple[AnyEntry, str]
 
 
-def lower(program: Program, *, chunks: int = 4) -> Plan:
+def lower(program: Program, *, chunks: int = 4, hosts: int = 1) -> Plan:
     """The Plan of a program: what every rank does, in issue order.
 
     Parameters
@@ -31,11 +33,13 @@ def lower(program: Program, *, chunks: int = 4) -> Plan:
         With its fused groups and overlaps; a Schedule's is ``schedule.program``.
     chunks : int
         Parts that the stages of an overlap are cut into (fewer where a dim has not that many elements).
+    hosts : int
+        Hosts that the ranks lie on, equally many consecutive ones on each: kernels reach peers on one host alone.
 
     Raises
     ------
     ProgramError
-        No order runs all of it.
+        No order runs all of it; or the ranks do not lie evenly on the hosts.
     CodegenError
         An operation that is no kernel: one that draws its dropout seed from a tensor.
 
@@ -48,7 +52,8 @@ def lower(program: Program, *, chunks: int = 4) -> Plan:
     ['Collective', 'Launch']
     """
     memory = Memory.of(program)
-    lowering = Lowering(program, memory)
+    placement = Hosts(program.ranks, program.groups, hosts)
+    lowering = Lowering(program, memory) if hosts == 1 else HostLowering(program, memory, placement)
     order = units_in_order(program, memory.host)
     memory.forwarded.update(forwarded(program, memory, order))
     channels = Channels()
@@ -67,7 +72,7 @@ def lower(program: Program, *, chunks: int = 4) -> Plan:
             raise _no_kernel(program, unit, reason) from None
     for name in program.outputs:
         memory.home(name)
-    return _plan(program, memory, with_dependencies(entries), channels.count)
+    return _plan(program, memory, with_dependencies(entries), channels.count, hosts)
 
 
 def lower_unit(lowering: Lowering, unit: Unit, own_kernel: bool = False) -> list[AnyEntry]:
@@ -110,7 +115,7 @@ def _stored_scalars(program: Program, memory: Memory) -> list[str]:
 # -- the Plan --------------------------------------------------------------------------------------------------------
 
 
-def _plan(program: Program, memory: Memory, entries: tuple[AnyEntry, ...], channels: int) -> Plan:
+def _plan(program: Program, memory: Memory, entries: tuple[AnyEntry, ...], channels: int, hosts: int) -> Plan:
     inputs = {name: memory.slots[name] for name in program.inputs if name not in memory.host}
     outputs = {name: memory.home(name) for name in program.outputs}
     state = {tensor: memory.home(last) for tensor, last in updated_inputs(program).items()}
@@ -128,6 +133,7 @@ def _plan(program: Program, memory: Memory, entries: tuple[AnyEntry, ...], chann
         scalar_inputs=_scalar_inputs(program, scalars),
         scalar_types=scalars,
         channels=channels,
+        hosts=hosts,
     )
 
 

@@ -38,7 +38,7 @@ def walked(space: k.Space, chunk: Chunk | None = None) -> tuple[int, ...]:
     layout = Replicated if space.dim is None else Sliced(space.dim)
     # The dtype does not matter here.
     kind = TensorType(FP32, space.shape, layout, 0, space.pieces, False, space.bucket)
-    return cut(kind.stored_shape(space.ranks), chunk)
+    return cut(kind.stored_shape(space.parts), chunk)
 
 
 def cut(extents: Sequence[int], chunk: Chunk | None) -> tuple[int, ...]:

@@ -8,9 +8,10 @@ from typing import Literal
 
 from coconet_lab.ir.ops import Op
 from coconet_lab.ir.types import TensorType
+from coconet_lab.kernels.hosts import Hosts
 from coconet_lab.kernels.kernel import Kernel, Placement
 
-Link = Literal["group", "between groups"]
+Link = Literal["group", "between groups", "between hosts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ class Sync:
     ----------
     kind : "barrier", "signal" or "wait"
         "signal" posts to the scope's ranks and goes on; "wait" goes on once all of the scope's ranks have posted.
-    scope : "group" or "pair"
-        All ranks of the entry's group; or rank k of the sending and rank k of the receiving group.
+    scope : "group", "host" or "pair"
+        All ranks of the entry's group; those of them on one host; or rank k of the sending and of the receiving group.
     channel : int
         Number of the signal; -1 for a barrier.
     partner : int
@@ -79,7 +80,7 @@ class Sync:
     """
 
     kind: Literal["barrier", "signal", "wait"]
-    scope: Literal["group", "pair"] = "group"
+    scope: Literal["group", "host", "pair"] = "group"
     channel: int = -1
     partner: int = -1
 
@@ -144,11 +145,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch(Entry):
-    """A generated kernel. `tensors` and `scalars` follow its parameters; scalars are names of scalar values."""
+    """A generated kernel. `tensors` and `scalars` follow its parameters; scalars are names of scalar values.
+
+    With `shift` it works on the block of another rank: of the one with this rank's number, so many hosts further on.
+    """
 
     kernel: Kernel
     tensors: tuple[Slot, ...]
     scalars: tuple[str, ...]
+    shift: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +202,30 @@ class HostScalars(Entry):
     scalar_ops: tuple[Op, ...]
 
 
-AnyEntry = Launch | Collective | Transfer | Arrive | Library | HostScalars
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange(Entry):
+    """The part between hosts of a fused collective or of a reduction: through the library, never by peer pointers.
+
+    Along the *rail*, the ranks with this rank's number on every host of the group, in the order of the hosts:
+
+    - ``"ReduceScatter"``: ``sources[s]`` is what this rank has of the block of the rank s hosts further on, combined
+      over its host; ``targets[0]`` becomes this rank's block, combined over the hosts and rounded once.
+    - ``"AllGather"``: ``sources[0]`` is this rank's block; ``targets[s - 1]`` becomes that of the rank s hosts on.
+
+    Among all ranks of the group, in rank order:
+
+    - ``"Reduction"``: ``sources[0]`` are this rank's partial results, in float64 or int64; ``targets[0]`` becomes the
+      result of `reduction` ("sum", "mean", "max", "min" or "norm"; of so many elements as `counts` says).
+    """
+
+    kind: Literal["ReduceScatter", "AllGather", "Reduction"]
+    sources: tuple[Slot, ...]
+    targets: tuple[Slot, ...]
+    reduction: str = "+"
+    counts: tuple[int, ...] = ()
+
+
+AnyEntry = Launch | Collective | Transfer | Arrive | Library | HostScalars | Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +234,7 @@ class Ledger:
 
     wire_bytes: int
     between_groups_bytes: int
+    between_hosts_bytes: int
     memory_bytes: int
     held_bytes: int
     launches: int
@@ -233,6 +262,8 @@ class Plan:
         Scalar inputs, and the value where a run gives none (None: it must).
     channels : int
         Number of signal channels used.
+    hosts : int
+        Hosts it is for, with as many consecutive ranks on each: kernels reach the memory of one host's ranks only.
     """
 
     name: str
@@ -247,6 +278,12 @@ class Plan:
     scalar_inputs: Mapping[str, float | int | None]
     scalar_types: Mapping[str, TensorType]
     channels: int = 0
+    hosts: int = 1
+
+    @property
+    def placement(self) -> Hosts:
+        """Which ranks are on which host."""
+        return Hosts(self.ranks, self.groups, self.hosts)
 
     @property
     def group_ranks(self) -> int:

@@ -9,6 +9,7 @@ from coconet_lab.kernels.plan import (
     AnyEntry,
     Arrive,
     Collective,
+    Exchange,
     HostScalars,
     Launch,
     Library,
@@ -34,8 +35,9 @@ def plan_text(plan: Plan) -> str:
       b1  total  FP32[1024] Replicated  output  4096 B  whole  0..0
     """
     groups = f" in {plan.groups} groups" if plan.groups > 1 else ""
+    hosts = f" on {plan.hosts} hosts" if plan.hosts > 1 else ""
     entries, buffers = _counted(len(plan.entries), "entry", "entries"), _counted(len(plan.buffers), "buffer", "buffers")
-    lines = [f"{plan.name}: {entries}, {buffers}, {plan.ranks} ranks{groups}"]
+    lines = [f"{plan.name}: {entries}, {buffers}, {plan.ranks} ranks{groups}{hosts}"]
     lines += _aligned([_entry(at, entry) for at, entry in enumerate(plan.entries)])
     rows = []
     for buffer in plan.buffers.values():
@@ -53,16 +55,28 @@ def _entry(at: int, entry: AnyEntry) -> list[str]:
     chunk = f" {entry.chunk.dim}[{entry.chunk.start}:{entry.chunk.stop}]" if entry.chunk else ""
     groups = f"group {', '.join(map(str, entry.groups))}" + (f" stream {entry.stream}" if entry.stream else "")
     moved = f"{entry.bytes_read + entry.bytes_written} B" if entry.bytes_read + entry.bytes_written else ""
-    sent = sum(entry.link_bytes.values())
     after = f"after {', '.join(map(str, entry.after))}" if entry.after else ""
     meets = [_sync("opens", s) for s in entry.opens] + [_sync("closes", s) for s in entry.closes]
     return [
-        str(at), _kind(entry), entry.name + chunk, groups, _route(entry), moved, f"{sent} B sent" if sent else "",
+        str(at), _kind(entry), entry.name + chunk + _shift(entry), groups, _route(entry), moved, _sent(entry),
         "; ".join([after, *meets] if after else meets),
     ]  # fmt: skip
 
 
+def _shift(entry: AnyEntry) -> str:
+    return f" +{entry.shift} host{'s' if entry.shift > 1 else ''}" if isinstance(entry, Launch) and entry.shift else ""
+
+
+def _sent(entry: AnyEntry) -> str:
+    sent, between = sum(entry.link_bytes.values()), entry.link_bytes.get("between hosts", 0)
+    if not between:
+        return f"{sent} B sent" if sent else ""
+    return f"{sent} B sent between hosts" if between == sent else f"{sent} B sent, {between} B between hosts"
+
+
 def _kind(entry: AnyEntry) -> str:
+    if isinstance(entry, Exchange):
+        return f"{entry.kind} between hosts"
     if isinstance(entry, Collective):
         return entry.kind
     return entry.op.kind if isinstance(entry, Library) else type(entry).__name__
@@ -77,6 +91,8 @@ def _route(entry: AnyEntry) -> str:
             return f"{_slot(entry.source)} -> {_slot(entry.target)}"
         case Library():
             return f"{', '.join(_slot(slot) for slot in entry.operands)} -> {_slot(entry.target)}"
+        case Exchange():
+            return f"{', '.join(map(_slot, entry.sources))} -> {', '.join(map(_slot, entry.targets))}"
         case Arrive():
             return f"-> {_slot(entry.target)}"
         case HostScalars():
@@ -89,7 +105,8 @@ def _slot(slot: Slot) -> str:
 
 def _sync(when: str, sync: Sync) -> str:
     channel = "" if sync.channel < 0 else f" {sync.channel}"
-    return f"{when} {sync.kind}{channel}{f' with group {sync.partner}' if sync.scope == 'pair' else ''}"
+    whom = {"group": "", "host": " of the host", "pair": f" with group {sync.partner}"}[sync.scope]
+    return f"{when} {sync.kind}{channel}{whom}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -110,7 +127,8 @@ def kernel_text(kernel: k.Kernel) -> str:
     """A kernel: its index space, its arguments, then its statements phase by phase."""
     space = kernel.space
     shape = f"{len(space.pieces)} tensors" if space.pieces else str(list(space.shape))
-    cut = "" if space.dim is None else f", blocks of dim {space.dim} on {space.ranks} ranks"
+    spread = f"{space.parts} ranks" + (f", {space.ranks} a host" if space.blocks else "")
+    cut = "" if space.dim is None else f", blocks of dim {space.dim} on {spread}"
     chunks = "" if space.chunk_dim is None else f", chunks of dim {space.chunk_dim}"
     barriers = [word for word, there in (("opens", kernel.opens), ("closes", kernel.closes)) if there]
     ends = f", barriers: {', '.join(barriers)}" if barriers else ""
