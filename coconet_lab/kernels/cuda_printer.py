@@ -125,6 +125,7 @@ class _Printer:
 
     def lines(self, name: str) -> Iterator[str]:
         yield f"// {shown(self.kernel.name)}"
+        yield f"namespace in_{name} {{  // so that the kernels of a Plan make one file"
         yield "struct Args {"
         yield from map(str, self.layout)
         yield "};"
@@ -135,6 +136,7 @@ class _Printer:
         yield ""
         yield f'extern "C" __global__ void __launch_bounds__(THREADS) {name}(const __grid_constant__ Args a) {{'
         yield from _indent(self.kernel_body())
+        yield "}"
         yield "}"
 
     # -- the walk ------------------------------------------------------------------------------------------------

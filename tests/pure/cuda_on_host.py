@@ -140,7 +140,8 @@ def host_text(source: Text) -> str:
     text, count = re.subn(half, "fp16 y; _Float16 z = (_Float16)x; std::memcpy(&y, &z, 2); return up(y);", text)
     assert count == 1
     assert "asm" not in text
-    return '#include "device.hpp"\n' + text + RUN.replace("KERNEL", source.name)
+    inside = f"using namespace in_{source.name};\n" if f"namespace in_{source.name}" in text else ""
+    return '#include "device.hpp"\n' + text + inside + RUN.replace("KERNEL", source.name)
 
 
 def build(source: Text, folder: Path, unroll: int = 2, threads: int = THREADS) -> Path:

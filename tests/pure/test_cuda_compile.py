@@ -67,6 +67,13 @@ def test_names_that_would_end_a_comment_or_join_a_line_compile(cache):
     assert compile_kernel(print_kernel(samples.epilogue()), Variant("sm_90"), cache=cache)
 
 
+def test_the_code_of_a_whole_plan_is_one_file_that_compiles(cache):
+    plan = lower(workloads.lamb(4096, ranks=2).schedules["AR-Opt"].program)
+    text = plan.code("cuda")
+    assert all(print_kernel(kernel).body in text for kernel in plan.kernels())
+    assert compile_text("plan", text, Variant("sm_90"), what="a plan", cache=cache)
+
+
 def test_the_kernel_that_ranks_meet_in_compiles(cache):
     assert compile_text(NAME, meet_text(), Variant("sm_90", threads=32), what="meet", cache=cache)
 

@@ -1,4 +1,5 @@
 // fused */ \n 
+namespace in_k_68f87a7a56c2 {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0[2];
   i64 t0_step[2];
@@ -61,7 +62,7 @@ DEVICE void phase0(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_97bcab072b71(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_68f87a7a56c2(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce(a.team, ++met);
@@ -90,4 +91,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_97bcab072b71(const __gri
     await_all(a.team, met);
   }
   if (threadIdx.x == 0) a.team.state->epoch[blockIdx.x] = met;
+}
 }

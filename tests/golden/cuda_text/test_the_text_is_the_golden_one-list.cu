@@ -1,4 +1,5 @@
 // list
+namespace in_k_50f2b2784629 {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0;
   fp16* t1[2];
@@ -82,7 +83,7 @@ DEVICE void pieces1(const Args& a, const Spot (&at)[1], const double* parts0) {
   if (at[u].c0 == 0) put(a.t2 + at[u].piece, y1);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_784582af575c(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_50f2b2784629(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce(a.team, ++met);
@@ -174,4 +175,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_784582af575c(const __gri
     await_all(a.team, met);
   }
   if (threadIdx.x == 0) a.team.state->epoch[blockIdx.x] = met;
+}
 }

@@ -1,4 +1,5 @@
 // lamb
+namespace in_k_a3c51c43181a {  // so that the kernels of a Plan make one file
 struct Args {
   const float* t0[2];
   float* t1;
@@ -78,7 +79,7 @@ DEVICE void phase1(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_2c28c3a62f25(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_a3c51c43181a(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce(a.team, ++met);
@@ -156,4 +157,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_2c28c3a62f25(const __gri
     await_all(a.team, met);
   }
   if (threadIdx.x == 0) a.team.state->epoch[blockIdx.x] = met;
+}
 }

@@ -1,4 +1,5 @@
 // center
+namespace in_k_ba5194872423 {  // so that the kernels of a Plan make one file
 struct Args {
   const float* t0;
   i64 t0_step[2];
@@ -75,7 +76,7 @@ DEVICE void phase1(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_4519751c6e43(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_ba5194872423(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce(a.team, ++met);
@@ -145,4 +146,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_4519751c6e43(const __gri
     await_all(a.team, met);
   }
   if (threadIdx.x == 0) a.team.state->epoch[blockIdx.x] = met;
+}
 }

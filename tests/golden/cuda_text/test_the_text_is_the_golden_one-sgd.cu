@@ -1,4 +1,5 @@
 // fused
+namespace in_k_72fade42a564 {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0[2];
   float* t1;
@@ -53,7 +54,7 @@ DEVICE void phase0(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_7ca2f6fc63de(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_72fade42a564(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce(a.team, ++met);
@@ -83,4 +84,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_7ca2f6fc63de(const __gri
     await_all(a.team, met);
   }
   if (threadIdx.x == 0) a.team.state->epoch[blockIdx.x] = met;
+}
 }
