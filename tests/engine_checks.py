@@ -24,9 +24,25 @@ def own_inputs(program: Any, plan: Plan, inputs: Mapping[str, Any], rank: int) -
     return found
 
 
-def run_on(world: World, program: Any, inputs: Mapping[str, Any], chunks: int = 4, runs: int = 1) -> dict[str, Any]:
+class HostWorld(ThreadWorld):
+    """Threads as ranks of several hosts: a rank is given the addresses of its own host's ranks alone."""
+
+    hosts = 2
+
+    def allocate(self, nbytes: int) -> Any:
+        """As on one host, with the others' addresses taken away."""
+        buffer: Any = super().allocate(nbytes)
+        local = self.size // self.hosts
+        first = self.rank - self.rank % local
+        buffer.addresses = buffer.addresses[first : first + local]
+        return buffer
+
+
+def run_on(
+    world: World, program: Any, inputs: Mapping[str, Any], chunks: int = 4, runs: int = 1, hosts: int = 1
+) -> dict[str, Any]:
     """What this rank has of every output and updated input after `runs` runs, each from the same start, poisoned."""
-    plan = lower(program, chunks=chunks)
+    plan = lower(program, chunks=chunks, hosts=hosts)
     engine = Engine(plan, world, deadline_s=20)
     engine.load(own_inputs(program, plan, inputs, world.rank))
     for _ in range(runs):
@@ -56,10 +72,11 @@ def differences(program: Any, inputs: Mapping[str, Any], found: list[dict[str, A
 
 
 def check_on_threads(
-    program: Any, inputs: Any = None, *, chunks: int = 4, runs: int = 2, tolerance: float = 0.0
+    program: Any, inputs: Any = None, *, chunks: int = 4, runs: int = 2, tolerance: float = 0.0, hosts: int = 1
 ) -> list[dict[str, Any]]:
     """Run `program` on threads as ranks; its values must be the oracle's."""
     given = random_inputs(program) if inputs is None else inputs
-    found = ThreadWorld.run(program.ranks, lambda world: run_on(world, program, given, chunks, runs))
+    world = HostWorld if hosts > 1 else ThreadWorld
+    found = world.run(program.ranks, lambda w: run_on(w, program, given, chunks, runs, hosts))
     assert not differences(program, given, found, tolerance)
     return found

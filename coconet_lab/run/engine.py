@@ -16,6 +16,7 @@ from coconet_lab.kernels.plan import (
     Arrive,
     Chunk,
     Collective,
+    Exchange,
     HostScalars,
     Launch,
     Library,
@@ -23,6 +24,7 @@ from coconet_lab.kernels.plan import (
     Slot,
     Transfer,
 )
+from coconet_lab.run.engine_exchange import exchange_step
 from coconet_lab.run.engine_library import library_step
 from coconet_lab.run.engine_meet import Meetings
 from coconet_lab.run.engine_memory import Memory, Place
@@ -76,8 +78,9 @@ class Engine:
         _check(plan, world, backend)
         self.plan, self.world = plan, world
         ranks = plan.group_ranks
-        self.place = Place(world.rank, world.rank // ranks, world.rank % ranks, ranks)
+        self.place = Place(world.rank, world.rank // ranks, world.rank % ranks, ranks, plan.placement.span)
         self._group = world.group(list(self.place.members(-1)))
+        self._rail = world.group(self.place.rail()) if plan.hosts > 1 else self._group
         self.compile_s = 0.0
         self._kernels = self._compile()
         self.memory = Memory(plan, world, self.place)
@@ -132,6 +135,8 @@ class Engine:
                 return [transfer_step(entry, self.memory, self._group)]
             case Library():
                 return [library_step(self.plan, entry, self.memory, self._group)]
+            case Exchange():
+                return [exchange_step(entry, self.memory, self._rail, self._group)]
             case Arrive() | HostScalars():
                 return []
 
@@ -302,7 +307,7 @@ def _check(plan: Plan, world: World, backend: str) -> None:
 
 def _meets(entry: AnyEntry) -> bool:
     """Whether a rank may wait for others in an entry."""
-    return bool(entry.opens or entry.closes) or isinstance(entry, Collective | Transfer | Arrive)
+    return bool(entry.opens or entry.closes) or isinstance(entry, Collective | Transfer | Arrive | Exchange)
 
 
 def _span(entry: AnyEntry, index: int, start_us: float, end_us: float) -> Span:
@@ -312,6 +317,6 @@ def _span(entry: AnyEntry, index: int, start_us: float, end_us: float) -> Span:
 
 def entry_kind(entry: AnyEntry) -> str:
     """What an entry is, in the field's words."""
-    if isinstance(entry, Collective):
+    if isinstance(entry, Collective | Exchange):
         return entry.kind
     return entry.op.kind if isinstance(entry, Library) else type(entry).__name__

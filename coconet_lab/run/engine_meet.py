@@ -53,24 +53,24 @@ class Meetings:
     def step(self, sync: Sync, index: int) -> Step:
         """What entry number `index` does for one of its meetings."""
         if sync.kind == "barrier":
-            return self._barrier(index) if sync.scope == "group" else self._pair_barrier(sync, index)
+            return self._pair_barrier(sync, index) if sync.scope == "pair" else self._barrier(index)
         return self._signal(sync) if sync.kind == "signal" else self._wait(sync, index)
 
     def _barrier(self, index: int) -> Step:
-        pads, rank, ranks, deadline_ns = self.pads, self.place.index, self.place.ranks, self.deadline_ns
+        pads, rank, ranks, deadline_ns = self.pads, self.place.at, self.place.local, self.deadline_ns
 
         def meet() -> None:
             status = barrier(pads, rank, ranks, self.take(1) + 1, deadline_ns)
             if status:
-                raise self.lost(index, self.place.members(-1)[status - 1])
+                raise self.lost(index, self.place.peers(-1)[status - 1])
 
         return meet
 
     def _pair_barrier(self, sync: Sync, index: int) -> Step:
         """Rank k of this group and rank k of the partner group."""
         partner, deadline_ns = self.place.members(sync.partner)[self.place.index], self.deadline_ns
-        theirs = self.memory.pads("pair", sync.partner)[self.place.index : self.place.index + 1].copy()
-        mine = self.memory.pads("pair")[[self.place.index]] + sync.partner * PAD_LINE
+        theirs = self.memory.pads("pair", sync.partner)[[self.place.at]]
+        mine = self.memory.pads("pair")[[self.place.at]] + sync.partner * PAD_LINE
         epochs, group = self._pair_epochs, self.place.group
 
         def meet() -> None:
@@ -84,14 +84,10 @@ class Meetings:
     def _scope(self, sync: Sync) -> list[int]:
         if sync.scope == "pair":
             return [self.place.members(sync.partner)[self.place.index]]
-        return list(self.place.members(-1))
-
-    def _pads_of(self, ranks: list[int]) -> Any:
-        groups = [rank // self.place.ranks for rank in ranks]
-        return np.array([self.memory.pads("signal", g)[r % self.place.ranks] for g, r in zip(groups, ranks)], np.int64)
+        return list(self.place.peers(-1))
 
     def _signal(self, sync: Sync) -> Step:
-        pads, line = self._pads_of(self._scope(sync)), sync.channel * self.plan.ranks + self.place.rank
+        pads, line = self.memory.signal_pads(self._scope(sync)), sync.channel * self.plan.ranks + self.place.rank
         count = 0
 
         def post() -> None:
@@ -103,7 +99,7 @@ class Meetings:
 
     def _wait(self, sync: Sync, index: int) -> Step:
         senders, deadline_ns = self._scope(sync), self.deadline_ns
-        own = int(self._pads_of([self.place.rank])[0])
+        own = int(self.memory.signal_pads([self.place.rank])[0])
         lines = [own + (sync.channel * self.plan.ranks + sender) * PAD_LINE for sender in senders]
         addresses = np.array(lines, np.int64)
         count = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -33,14 +33,34 @@ class Place:
         Of all ranks.
     group, index : int
         Its process group, and its rank within it.
-    ranks : int
-        Ranks of a group.
+    ranks, span : int
+        Ranks of a group, and the hosts it spans.
     """
 
     rank: int
     group: int
     index: int
     ranks: int
+    span: int = 1
+
+    @property
+    def local(self) -> int:
+        """Ranks of a group on one host: they reach each other's memory."""
+        return self.ranks // self.span
+
+    @property
+    def at(self) -> int:
+        """This rank's number among its group's on this host."""
+        return self.index % self.local
+
+    def peers(self, group: int) -> range:
+        """The ranks of a group whose memory this rank reaches: for its own group, those on its host."""
+        first = self.members(group)[self.index - self.at]
+        return range(first, first + self.local)
+
+    def rail(self) -> list[int]:
+        """The ranks of this rank's number on every host of its group."""
+        return list(self.members(-1)[self.at :: self.local])
 
     def members(self, group: int) -> range:
         """The ranks of a process group; of this rank's own where a value lives in every group (-1)."""
@@ -94,6 +114,7 @@ class Memory:
             self._offsets[key] = size
             size += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         self._shared: SharedBuffer = world.allocate(size)
+        self._addresses = _by_rank(self._shared.addresses, plan, place.rank)
         self.arrays = {name: self._array(buffer) for name, buffer in plan.buffers.items() if place.holds(buffer.group)}
         self._scratch: list[Array] = []
         self._widened: dict[tuple[Slot, bool], Widened] = {}
@@ -141,30 +162,43 @@ class Memory:
     # -- addresses ------------------------------------------------------------------------------------------------
 
     def pads(self, kind: str, group: int = -1) -> Array:
-        """Base addresses of the signal pads of a group's ranks; `kind`: "barrier", "pair" or "signal"."""
-        return self._shared.addresses[list(self.place.members(group))] + self._offsets[f"{kind} pads"]
+        """Base addresses of the pads of the ranks of a group that this one reaches; `kind`: "barrier" or "pair"."""
+        return self._addresses[list(self.place.peers(group))] + self._offsets[f"{kind} pads"]
+
+    def signal_pads(self, ranks: Sequence[int]) -> Array:
+        """Base addresses of the signal pads of some ranks of this host."""
+        return self._addresses[list(ranks)] + self._offsets["signal pads"]
 
     def pointers(self, entry_index: int, launch: Launch) -> Array:
         """The table of addresses of one launch (see `kernels.numba_printer`)."""
         kernel = launch.kernel
-        table = np.zeros((len(kernel.tensors) + len(kernel.accumulators), self.place.ranks), np.int64)
+        table = np.zeros((len(kernel.tensors) + len(kernel.accumulators), self.place.local), np.int64)
         for row, slot in enumerate(launch.tensors):
             buffer = self.plan.buffers[slot.buffer]
             if buffer.symmetric:
-                members = list(self.place.members(buffer.group))
-                table[row] = self._shared.addresses[members] + self._offsets[buffer.name]
+                table[row] = self._addresses[list(self.place.peers(buffer.group))] + self._offsets[buffer.name]
             elif slot.buffer in self.arrays:
-                table[row, self.place.index] = self.arrays[slot.buffer].ctypes.data
+                table[row, self.place.at] = self.arrays[slot.buffer].ctypes.data
         for at, accumulator in enumerate(kernel.accumulators):
             row = len(kernel.tensors) + at
             if accumulator.crosses:
-                own = self._shared.addresses[list(self.place.members(self.place.group))]
+                own = self._addresses[list(self.place.peers(-1))]
                 table[row] = own + self._offsets[_scratch_key(entry_index, at)]
             else:
                 scratch = _aligned(24 * accumulator_elements(kernel, at))
                 self._scratch.append(scratch)
-                table[row, self.place.index] = scratch.ctypes.data
+                table[row, self.place.at] = scratch.ctypes.data
         return table
+
+
+def _by_rank(addresses: Array, plan: Plan, rank: int) -> Array:
+    """Addresses by the number among all ranks, where a buffer has those of one host's alone; 0 for the others'."""
+    if len(addresses) == plan.ranks:
+        return addresses
+    found = np.zeros(plan.ranks, np.int64)
+    first = rank - rank % len(addresses)
+    found[first : first + len(addresses)] = addresses
+    return found
 
 
 def stored_shape(buffer: Buffer, ranks: int) -> tuple[int, ...]:
@@ -189,7 +223,7 @@ def run_time_extents(kernel: Kernel) -> Array:
     for piece in space.pieces:
         starts.append(starts[-1] + math.prod(piece))
     buckets = [at for a, b in pairwise(starts) for at in range(a, b, space.bucket)] + [starts[-1]]
-    borders = [buckets[block_range(len(buckets) - 1, rank, space.ranks)[0]] for rank in range(space.ranks)]
+    borders = [buckets[block_range(len(buckets) - 1, part, space.parts)[0]] for part in range(space.parts)]
     return np.array([starts[-1], *borders, starts[-1], *starts], np.int64)
 
 

@@ -21,7 +21,7 @@ from coconet_lab.run.engine_memory import Memory, run_time_extents
 
 Array = np.ndarray[Any, Any]
 Step = Callable[[], None]
-_GROUP_BARRIER = Sync("barrier")
+_INSIDE = (Sync("barrier"), Sync("barrier", "host"))  # meetings that a kernel holds itself
 
 
 class Arguments:
@@ -48,9 +48,10 @@ def launch_step(
     """A generated kernel with its argument tables; its group's barriers happen inside of it."""
     pointers, extents = memory.pointers(index, entry), run_time_extents(entry.kernel)
     scalars, integers = arguments.scalars, arguments.integers
-    rank, pads, deadline_ns = memory.place.index, meetings.pads, meetings.deadline_ns
+    place, pads, deadline_ns = memory.place, meetings.pads, meetings.deadline_ns
+    rank = (place.index + entry.shift * place.local) % place.ranks  # whose block it walks
     lo, hi = (entry.chunk.start, entry.chunk.stop) if entry.chunk else (0, _walked(entry.kernel))
-    opens, closes = int(_GROUP_BARRIER in entry.opens), int(_GROUP_BARRIER in entry.closes)
+    opens, closes = (int(any(sync in _INSIDE for sync in syncs)) for syncs in (entry.opens, entry.closes))
     count = barriers(entry.kernel)
     turn = 0
 
@@ -62,7 +63,7 @@ def launch_step(
             pointers, extents, scalars, integers, rank, lo, hi, turn, pads, epoch, deadline_ns, opens, closes
         )
         if status:
-            raise meetings.lost(index, memory.place.members(-1)[status - 1])
+            raise meetings.lost(index, place.peers(-1)[status - 1])
         turn ^= 1
 
     return launch
@@ -70,7 +71,7 @@ def launch_step(
 
 def meeting_steps(index: int, syncs: tuple[Sync, ...], meetings: Meetings, inside: bool) -> list[Step]:
     """Steps for an entry's meetings; a launch does its group's barriers itself (`inside`)."""
-    chosen = [sync for sync in syncs if not (inside and sync == _GROUP_BARRIER)]
+    chosen = [sync for sync in syncs if not (inside and sync in _INSIDE)]
     return [meetings.step(sync, index) for sync in chosen]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -43,7 +44,7 @@ class World(Protocol):
         """The mpi4py communicator of all ranks; None where ranks are threads."""
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        """Symmetric memory, zeroed: `nbytes` on every rank, mapped by all; collective."""
+        """Symmetric memory, zeroed: `nbytes` on every rank, mapped by all of its host; collective."""
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -174,7 +175,7 @@ class ThreadWorld:
 
 
 class MpiWorld:
-    """Ranks as processes of one MPI communicator on one host.
+    """Ranks as processes of one MPI communicator; those of one host, consecutive ones, share its memory.
 
     Parameters
     ----------
@@ -190,7 +191,10 @@ class MpiWorld:
         self._comm = MPI.COMM_WORLD if comm is None else comm
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
-        self._heap = SymmetricHeap(self._comm)
+        # Across hosts each rank shares memory with those of its own host; collectives join all.
+        self._heap = SymmetricHeap(
+            self._comm if _is_one_host(self._comm) else self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        )
 
     @property
     def mpi(self) -> Any:
@@ -209,3 +213,8 @@ class MpiWorld:
         """A communicator of some ranks; collective over all."""
         chosen = self._comm if len(ranks) == self.size else self._comm.Split(min(ranks), self.rank)
         return MpiCommunicator(chosen, self._comm, tuple(ranks))
+
+
+def _is_one_host(comm: Any) -> bool:
+    """Whether all ranks are on one host."""
+    return len(set(comm.allgather(os.uname().nodename))) == 1
