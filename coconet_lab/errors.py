@@ -129,3 +129,6 @@ class Refusal:
     hint: str = ""
     way_out: Any = None
     applies: bool = True
+
+    def __str__(self) -> str:
+        return str(CoconetError(self.found, rule=self.rule, hint=self.hint))

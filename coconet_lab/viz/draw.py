@@ -23,6 +23,8 @@ LAYOUT_SECONDS = 60.0
 PNG_DPI = 144
 MOST_STEPS = 8
 FORMATS = ("svg", "png", "pdf", "dot")
+PAGE_POINTS = 660  # of JupyterLab's own page and of an exported one
+_SIZE = re.compile(r'width="(\d+)pt" height="(\d+)pt"')
 
 
 def draw(
@@ -197,14 +199,15 @@ class Drawing:
         return layout(self.source, "png") or scene_bytes(self.scene, "png")
 
     def _repr_svg_(self) -> str:
-        return self.svg
+        return fitted(self.svg)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
         # Notebooks that are not trusted yet show no SVG, and LaTeX and code-hosting pages want a PNG.
-        size = re.search(r'width="(\d+)pt" height="(\d+)pt"', self.svg)
+        svg = fitted(self.svg)
+        size = re.search(_SIZE, svg)
         pixels = {"width": round(int(size[1]) * 4 / 3), "height": round(int(size[2]) * 4 / 3)} if size else {}
         shown = {
-            "image/svg+xml": self.svg,
+            "image/svg+xml": svg,
             "image/png": base64.b64encode(self.png()).decode("ascii"),
             "text/plain": self.text,
         }
@@ -227,6 +230,15 @@ def layout(source: str, kind: str) -> bytes | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 and done.stdout else None
+
+
+def fitted(svg: str) -> str:
+    """A picture a little wider than a notebook's page, shrunk to fit it; one much wider stays legible and scrolls."""
+    size = re.search(_SIZE, svg)
+    if size is None or not 1.0 < int(size[1]) / PAGE_POINTS < 1.5:
+        return svg
+    height = round(int(size[2]) * PAGE_POINTS / int(size[1]))
+    return svg.replace(size[0], f'width="{PAGE_POINTS}pt" height="{height}pt"', 1)
 
 
 def page_svg(text: str, title: str) -> str:

@@ -178,11 +178,19 @@ def test_a_cancelled_call_stays_cancelled_and_the_next_is_not(tmp_path: Path, mo
         assert not ranks.cancelled()
 
 
-def test_progress_without_a_front_end_is_at_most_a_line_a_second(monkeypatch):
-    clock = iter([0.0, *(0.1 * tick for tick in range(1, 31))])
+@pytest.mark.parametrize(("is_cell", "seconds"), [(True, 0.1), (False, 0.5)])
+def test_progress_without_a_front_end_is_a_line_a_second_in_a_notebook_and_every_five_in_a_log(
+    is_cell, seconds, monkeypatch
+):
+    clock = iter([0.0, *(seconds * tick for tick in range(1, 31))])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    stream = io.StringIO()
-    shown = progress.Progress("run", True, stream)
+    monkeypatch.setattr(progress, "in_kernel", lambda: is_cell)
+    for name in progress._WIDGET_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    stream, other = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(progress.sys, "stdout", stream if is_cell else other)
+    monkeypatch.setattr(progress.sys, "stderr", other if is_cell else stream)
+    shown = progress.Progress("run", True)
     for tick in range(30):
         shown.update([ranks.Report(1, "w1", 0, tick, 30), ranks.Report(1, "w1", 0, 29, 30)])
     shown.close()
@@ -191,6 +199,7 @@ def test_progress_without_a_front_end_is_at_most_a_line_a_second(monkeypatch):
         "run: 10 of 30, in 'w1'",
         "run: 20 of 30, in 'w1'",
     ]
+    assert other.getvalue() == ""
 
 
 @pytest.mark.parametrize("wanted", [False, None])
