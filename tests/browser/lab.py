@@ -165,10 +165,11 @@ class Explorer:
     def height(self) -> float:
         return float(self.root.bounding_box()["height"])
 
-    def picture(self, name: str, whole_page: bool = False) -> None:
+    def picture(self, name: str, whole_page: bool = False, rest: bool = True) -> None:
         """Keep a picture for a person to look at."""
         self.pictures.mkdir(parents=True, exist_ok=True)
-        self.page.mouse.move(2, 500)
+        if rest:
+            self.page.mouse.move(2, 500)
         file = str(self.pictures / f"{name}.png")
         if whole_page:
             self.root.scroll_into_view_if_needed()

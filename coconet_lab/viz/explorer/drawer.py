@@ -42,7 +42,7 @@ def tabs(open_tab: str) -> str:
                aria_selected="true" if name == open_tab else "false", tabindex=0 if name == open_tab else -1)
         for name in TABS
     )  # fmt: skip
-    return tag("div", row, role="tablist", cls="cl-tabs") + tag("span", NOTES[open_tab], cls="cl-dim")
+    return tag("div", row, role="tablist", cls="cl-tablist") + tag("span", NOTES[open_tab], cls="cl-dim")
 
 
 def layout_tab(program: Program, selected: Sequence[str]) -> str:
@@ -159,9 +159,12 @@ def _bars(state: State, timed: Sequence[Node]) -> str:
 
 def compare_tab(state: State, costs: Mapping[int, Costs | None], diff: str, against: int) -> str:
     """A table of every schedule tried, and what differs between two of them."""
-    heads = ["schedule, per rank", *(label for label, *_ in FIELDS), "collectives", "predicted", "measured", "× start"]
+    known = [found for found in costs.values() if found is not None]
+    most = {name: max((getattr(found, name) for found in known), default=0) for _, name, *_ in FIELDS}
+    units = {name: "" if name == "launches" else unit_of(most[name]) for name in most}
+    named = [f"{label} {units[name]}".strip() for label, name, *_ in FIELDS]
+    heads = ["schedule, per rank", *named, "collectives", "predicted", "measured", "× start"]
     numeric = "".join(tag("th", text(words), scope="col") for words in heads)
-    most = {name: max((getattr(c, name) for c in costs.values() if c is not None), default=0) for _, name, *_ in FIELDS}
     start = state.nodes[0].measured
     rows = "".join(
         _compare_row(node, state, costs.get(node.id), most, start.median_us if start else 0) for node in state.nodes
@@ -175,6 +178,20 @@ def compare_tab(state: State, costs: Mapping[int, Costs | None], diff: str, agai
     return table + head + tag("pre", _diff_lines(diff), cls="cl-diff")
 
 
+UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+
+
+def unit_of(most: int) -> str:
+    """The unit a column of bytes is written in, by its largest.
+
+    Examples
+    --------
+    >>> unit_of(48 << 20), unit_of(3)
+    ('MiB', 'B')
+    """
+    return next((unit for unit, size in UNITS.items() if most >= size), "B")
+
+
 def _compare_row(node: Node, state: State, found: Costs | None, most: Mapping[str, int], start_us: float) -> str:
     cells = [tag("th", button(node.title, "jump", node.id, key=f"compare {node.id}", cls="cl-link"), scope="row")]
     for _, name, *_ in FIELDS:
@@ -182,9 +199,11 @@ def _compare_row(node: Node, state: State, found: Costs | None, most: Mapping[st
             cells.append(tag("td", "…"))
             continue
         value = getattr(found, name)
-        width = round(42 * value / most[name]) if most[name] and name != "launches" else 0
-        bar = tag("i", style=f"width:{width}px", cls="cl-mini") if name != "launches" else ""
-        cells.append(tag("td", bar + (str(value) if name == "launches" else bytes_text(value))))
+        if name == "launches":
+            cells.append(tag("td", str(value)))
+            continue
+        bar = tag("i", style=f"width:{round(24 * value / max(most[name], 1))}px", cls="cl-mini")
+        cells.append(tag("td", f"{bar}{value / UNITS[unit_of(most[name])]:.4g}", title=bytes_text(value)))
     cells.append(tag("td", str(found.collectives) if found is not None else "…"))
     cells.append(tag("td", "–", title="no cost model: give machine="))
     median = node.measured.median_us if node.measured is not None and node.measured.samples_us else 0.0

@@ -35,6 +35,8 @@ class Page {
     this.keys = make("div", "cl-keys", this.grid);
     this.keys.hidden = true;
     this.keys.innerHTML = "<h3>Keys</h3>" + KEYS.map(([k, w]) => `<div><kbd>${k}</kbd> ${w}</div>`).join("");
+    this.tip = make("div", "cl-tip", this.grid);
+    this.tip.hidden = true;
     this.hide = make("style", "", this.root);
     this.listen();
     this.draw();
@@ -65,6 +67,7 @@ class Page {
     const open = [...pane.querySelectorAll("details[open] > summary")].map((s) => s.dataset.key);
     pane.innerHTML = html;
     this.hovering = false;
+    if (name === "moves") this.tip.hidden = true;
     for (const key of open) pane.querySelector(`summary[data-key="${CSS.escape(key)}"]`)?.parentElement.setAttribute("open", "");
     [pane.scrollTop, pane.scrollLeft] = [top, left];
     if (name === "drawer") this.reveal(pane);
@@ -259,6 +262,7 @@ class Page {
     on(root, "pointermove", (event) => this.hover(event.target));
     on(root, "focusin", (event) => this.outline(event.target));
     for (const kind of ["pointerleave", "focusout"]) on(root, kind, () => this.outline(null));
+    on(this.pane.moves, "scroll", () => (this.tip.hidden = true));
     on(this.canvas, "wheel", (event) => this.onWheel(event), { passive: false });
     on(this.canvas, "pointerdown", (event) => this.onDrag(event));
     this.onView = () => this.draw();
@@ -309,10 +313,23 @@ class Page {
   hover(target) {
     // A card that came under a resting pointer must not cover what the move has lit.
     if (this.hovering) this.outline(target);
+    else this.explain(target);
     this.hovering = true;
   }
 
+  explain(target) {
+    // The rule of a refused move, beside its reason: over the panes, which would cut it off.
+    const reason = target?.closest?.(".cl-refused");
+    this.tip.hidden = !reason;
+    if (!reason) return;
+    this.tip.innerHTML = reason.querySelector(".cl-rule").innerHTML;
+    const [at, all] = [reason.getBoundingClientRect(), this.grid.getBoundingClientRect()];
+    this.tip.style.left = `${Math.max(0, Math.min(at.left - all.left, all.width - 355))}px`;
+    this.tip.style.top = `${at.bottom - all.top + 4}px`;
+  }
+
   outline(target) {
+    this.explain(target);
     const card = target?.closest?.("[data-card]");
     if (target && !card && this.pane.graph.contains(target)) return;
     const ids = card ? this.model.get("view").touches[card.dataset.card] ?? [] : [];

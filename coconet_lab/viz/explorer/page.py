@@ -94,7 +94,7 @@ class Page:
     def header(self, state: State, looks: Looks, cluster: Any) -> str:
         """The header alone."""
         label, hint = _run_words(state, cluster)
-        return pages.header(state, looks.busy, label, hint)
+        return pages.header(state, looks.busy, label, hint, self._facts.labels().get(state.current, ""))
 
     @staticmethod
     def kept(state: State, looks: Looks) -> tuple[str, ...]:

@@ -45,16 +45,17 @@ class Moves:
     is_thinking: bool = False
 
 
-def header(state: State, busy: Busy | None, run_label: str, run_hint: str) -> str:
-    """Name, schedule and proof at the left; undo, redo, check, run and keys at the right."""
+def header(state: State, busy: Busy | None, run_label: str, run_hint: str, label: str = "") -> str:
+    """Name, schedule (`label` is the paper's name) and proof at the left, buttons at the right."""
     node = state.node
+    title = node.name or label or node.title
     sign, words = SIGNS[node.proof]
     badge = tag("span", text(f"{sign} {words}".strip()), cls=f"cl-badge {node.proof}", title=node.proof_text or None,
                 role="status")  # fmt: skip
     left = tag("b", text(state.program.name)) + tag(
-        "input", type="text", cls="cl-name", value=node.name, placeholder=node.title, data_change="rename",
+        "input", type="text", cls="cl-name", value=node.name, placeholder=title, data_change="rename",
         data_arg=node.id, data_key="name", aria_label="name of this schedule", maxlength=60, spellcheck="false",
-        size=max(12, min(34, len(node.name or node.title))),
+        size=max(12, min(34, len(title))),
     )  # fmt: skip
     if node.parent is None and node.proof == "unchecked":
         badge = ""  # the start is what others are compared with
@@ -228,7 +229,7 @@ def _history_row(state: State, node: Node, width: int, label: str) -> str:
     return tag(
         "button", inner, type="button", role="treeitem", data_act="jump", data_arg=node.id, data_key=f"node {node.id}",
         cls="cl-row" + (" here" if here else ""), style=f"padding-left:{width + 6}px",
-        aria_current="true" if here else None, title=f"{node.title}: {words}",
+        aria_current="true" if here else None, title=f"{node.title}{f' = {label}' if label else ''}: {words}",
     )  # fmt: skip
 
 
