@@ -26,6 +26,8 @@ class Torch:
     dist: Any = None
     device: Any = None
     pool: Any = None
+    lamb_direction: Any = None
+    lamb_apply: Any = None
     notes: list[str] = field(default_factory=list)
 
     def start(self) -> None:
@@ -47,6 +49,9 @@ class Torch:
             device_id=self.device,
         )
         self.pool = self._pool()
+        self.lamb_direction, self.lamb_apply = (
+            torch.compile(function, dynamic=True) for function in lamb_functions(torch)
+        )
 
     def _pool(self) -> Any:
         """A pool of NCCL's registered symmetric memory, or None with a note."""
@@ -106,10 +111,8 @@ class Updates:
     def __init__(self, lab: Torch, optimizer: str, dtype: str, elements: int, *, pooled: bool, sliced: bool) -> None:
         torch = lab.torch
         self.lab, self.optimizer, self.sliced, self.mixed = lab, optimizer, sliced, dtype == "fp16"
-        ranks = lab.world.size
         wire = torch.float16 if self.mixed else torch.float32
-        count = elements // ranks if sliced else elements
-        self.scale = torch.full((), float(ranks), device=lab.device)
+        count = elements // lab.world.size if sliced else elements
 
         def zeros(n: int, kind: Any = torch.float32) -> Any:
             return torch.zeros(n, dtype=kind, device=lab.device)
@@ -118,21 +121,20 @@ class Updates:
             g = torch.randn(elements, device=lab.device).to(wire)
             p = zeros(elements, wire) if self.mixed or sliced else None
             part = zeros(count, wire) if sliced else g
-        wide = zeros(count) if self.mixed else part
         adaptive = optimizer != "sgd"
         self.b = Buffers(
-            g, p, wide, torch.randn(count, device=lab.device), zeros(count) if adaptive else None,
-            zeros(count) if adaptive else None, torch.zeros((), device=lab.device), part,
+            g, p, zeros(count) if self.mixed and optimizer == "adam" else part, torch.randn(count, device=lab.device),
+            zeros(count) if adaptive else None, zeros(count) if adaptive else None,
+            torch.zeros((), device=lab.device), part,
         )  # fmt: skip
-        self.lamb = _lamb(torch)
 
     def run(self) -> None:
-        """Collectives and update of one step."""
+        """Collectives and update of one step; the collective takes the mean."""
         dist, b = self.lab.dist, self.b
         if self.sliced:
-            dist.reduce_scatter_tensor(b.part, b.g)
+            dist.reduce_scatter_tensor(b.part, b.g, op=dist.ReduceOp.AVG)
         else:
-            dist.all_reduce(b.g)
+            dist.all_reduce(b.g, op=dist.ReduceOp.AVG)
         self.update()
         if self.sliced:
             dist.all_gather_into_tensor(b.p, b.p[self._mine()] if self.mixed else b.w)
@@ -142,42 +144,44 @@ class Updates:
         return slice(self.lab.world.rank * count, (self.lab.world.rank + 1) * count)
 
     def update(self) -> None:
-        """The optimizer on what arrived; the mean is folded into the fused kernels where they can."""
+        """The optimizer on what arrived, and the parameters on the wire from the master weights."""
         torch, b = self.lab.torch, self.b
-        if self.mixed:
-            b.wide.copy_(b.part)
         if self.optimizer == "adam":
+            if self.mixed:
+                b.wide.copy_(b.part)
             b.steps += 1
             torch._fused_adam_(
                 [b.w], [b.wide], [b.m], [b.v], [], [b.steps], lr=LR, beta1=B1, beta2=B2, weight_decay=0.0, eps=EPS,
-                amsgrad=False, maximize=False, grad_scale=self.scale, found_inf=None,
+                amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
             )  # fmt: skip
         elif self.optimizer == "sgd":
-            b.w.add_(b.wide, alpha=-LR / self.lab.world.size)
+            b.w.add_(b.part, alpha=-LR)
         else:
-            self.lamb(self, torch)
+            b.steps += 1
+            up, norms = self.lab.lamb_direction(b.part, b.w, b.m, b.v, b.steps)
+            if self.sliced:
+                self.lab.dist.all_reduce(norms)
+            self.lab.lamb_apply(b.w, up, norms)
         if self.mixed and b.p is not None:
             (b.p[self._mine()] if self.sliced else b.p).copy_(b.w)
 
 
-def _lamb(torch: Any) -> Callable[[Updates, Any], None]:
-    """LAMB by torch operations, each in place: torch has no fused one."""
+def lamb_functions(torch: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """LAMB before and after its norms meet, for torch.compile: torch has no fused one."""
 
-    def step(self: Updates, torch: Any) -> None:
-        b, dist = self.b, self.lab.dist
-        b.steps += 1
-        g = b.wide / self.lab.world.size
-        b.m.mul_(B1).add_(g, alpha=1 - B1)
-        b.v.mul_(B2).addcmul_(g, g, value=1 - B2)
-        up = (b.m / (1 - B1**b.steps)) / ((b.v / (1 - B2**b.steps)).sqrt_().add_(EPS)) + DECAY * b.w
-        norms = torch.stack([b.w.square().sum(), up.square().sum()])
-        if self.sliced:
-            dist.all_reduce(norms)
+    def direction(g: Any, w: Any, m: Any, v: Any, steps: Any) -> tuple[Any, Any]:
+        g = g.float()
+        m.mul_(B1).add_(g, alpha=1 - B1)
+        v.mul_(B2).addcmul_(g, g, value=1 - B2)
+        up = (m / (1 - B1**steps)) / ((v / (1 - B2**steps)).sqrt() + EPS) + DECAY * w
+        return up, torch.stack([w.square().sum(), up.square().sum()])
+
+    def apply(w: Any, up: Any, norms: Any) -> None:
         weight, change = norms.sqrt().unbind()
         ratio = torch.where((weight > 0) & (change > 0), weight / change, torch.ones_like(weight))
-        b.w.sub_(up * (LR * ratio))
+        w.sub_(up * (LR * ratio))
 
-    return step
+    return direction, apply
 
 
 def measure(lab: Torch, run: Callable[[], None], *, graph: bool, count: int) -> list[float] | None:
@@ -239,7 +243,7 @@ def zero_redundancy(lab: Torch, elements: int, parts: int = 32) -> Callable[[], 
     optimizer = ZeroRedundancyOptimizer(parameters, torch.optim.Adam, lr=LR, fused=True)
 
     def run() -> None:
-        lab.dist.all_reduce(flat)
+        lab.dist.all_reduce(flat, op=lab.dist.ReduceOp.AVG)
         optimizer.step()
 
     return run

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--exponents", default=",".join(map(str, EXPONENTS)))
     parser.add_argument("--symmetric", choices=("ipc", "nccl"), default="ipc")
     parser.add_argument("--without-torch", action="store_true")
+    parser.add_argument("--without-list", action="store_true", help="leave out BERT's 396 tensors")
     parser.add_argument("--without-tuning", action="store_true")
     return parser.parse_args()
 
@@ -48,7 +50,7 @@ class Ours:
         self.world, self.options, self.cupy = world, options, import_cupy()
         self.best: dict[str, Any] = {}
 
-    def engine(self, workload: str, schedule: str, dtype: str, elements: int, tuning: Tuning) -> CudaEngine:
+    def engine(self, workload: str, schedule: str, dtype: str, elements: Any, tuning: Tuning) -> CudaEngine:
         """An engine with random inputs made on the GPU."""
         made = getattr(workloads, workload)(elements=elements, ranks=self.world.size, dtype=dtype)
         plan = lower(made.schedules[schedule].program)
@@ -115,15 +117,28 @@ def measure_ours(ours: Ours, table: Table, budget: Budget, workload: str, dtype:
 
 
 def _one_of_ours(
-    ours: Ours, table: Table, budget: Budget, workload: str, dtype: str, elements: int, schedule: str
+    ours: Ours, table: Table, budget: Budget, workload: str, dtype: str, elements: Any, schedule: str
 ) -> None:
+    count = elements if isinstance(elements, int) else sum(math.prod(shape) for shape in elements)
+    shape = str(elements) if isinstance(elements, int) else f"{len(elements)} tensors"
     engine = ours.engine(workload, schedule, dtype, elements, Tuning())
     try:
         if schedule.startswith("fuse") and not ours.options.without_tuning:
-            engine.retune(ours.tuned(engine, elements, budget))
-        table.add(workload, schedule, dtype, elements, str(elements), ours.samples(engine, ours.options.samples))
+            engine.retune(ours.tuned(engine, count, budget))
+        median = table.add(workload, schedule, dtype, count, shape, ours.samples(engine, ours.options.samples))
+        if shape != str(count) and table.world.rank == 0:
+            say(f"{workload} {dtype} {schedule}, {shape}: {median:.1f} µs")
     finally:
         engine.close()
+
+
+def measure_list(ours: Ours, table: Table, budget: Budget, workload: str, dtype: str) -> None:
+    """BERT's tensors as a list, and as many elements in one piece."""
+    count = sum(math.prod(shape) for shape in workloads.BERT_SHAPES)
+    for elements in (list(workloads.BERT_SHAPES), count):
+        if not budget.is_over(10):
+            guarded(table, f"list {workload} {dtype}", lambda e=elements: _one_of_ours(
+                ours, table, budget, workload, dtype, e, SCHEDULES[0]))  # fmt: skip
 
 
 def measure_torch(lab: Torch, table: Table, budget: Budget, workload: str, dtype: str, elements: int) -> None:
@@ -141,7 +156,7 @@ def measure_torch(lab: Torch, table: Table, budget: Budget, workload: str, dtype
 
     def update(name: str, how: dict[str, Any], graph: bool) -> None:
         updates = Updates(lab, workload, dtype, elements, **how)
-        shown = name if workload != "lamb" else name.replace("torch_fused", "torch")
+        shown = name if workload != "lamb" else name.replace("torch_fused", "torch_compiled")
         table.add(workload, shown, dtype, elements, size, measure(lab, updates.run, graph=graph, count=count))
 
     for pooled, graph in ((False, True), (False, False), *(((True, True),) if lab.pool is not None else ())):
@@ -192,6 +207,8 @@ def main() -> None:
                 if lab.torch is not None:
                     ours.cupy.get_default_memory_pool().free_all_blocks()
                     measure_torch(lab, table, budget, workload, dtype, 1 << exponent)
+                if exponent == 28 and not options.without_list:
+                    measure_list(ours, table, budget, workload, dtype)
             table.show(workload, dtype)
     if world.rank == 0:
         options.out.mkdir(parents=True, exist_ok=True)

@@ -86,7 +86,7 @@ def partial_words(source: CudaSource, rank: int) -> tuple[list[int], int]:
 
 def half_words(source: CudaSource) -> int:
     """Words of exchange memory that one launch of a kernel uses."""
-    walks = [walk(source.kernel, rank) for rank in range(source.kernel.space.ranks)]
+    walks = [walk(source.kernel, rank) for rank in range(source.kernel.space.parts)]
     return exchange_words(source.kernel, source.folding, walks)[1]
 
 
@@ -156,7 +156,7 @@ def arguments(
         values[f"t{t}_step"] = found.steps[t]
     values |= {f"s{s}": address for s, address in enumerate(scalars)}
     if kernel.accumulators and scratch is not None:
-        walks = [walk(kernel, r) for r in range(kernel.space.ranks)]
+        walks = [walk(kernel, r) for r in range(kernel.space.parts)]
         places, _ = exchange_words(kernel, folding, walks)
         partials, _ = partial_words(source, rank)
         values |= {"partial": scratch.partial, "exchange": scratch.exchange, "half": scratch.half_words}

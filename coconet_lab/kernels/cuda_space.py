@@ -113,9 +113,9 @@ def block_of(space: Space, rank: int) -> tuple[Range, ...]:
         return tuple((0, n) for n in space.shape)
     if space.pieces:
         borders = piece_borders(space)
-        first, last = block_range(len(borders) - 1, rank, space.ranks)
+        first, last = block_range(len(borders) - 1, rank, space.parts)
         return ((borders[first], borders[last]),)
-    return tuple(block_range(n, rank, space.ranks) if d == space.dim else (0, n) for d, n in enumerate(space.shape))
+    return tuple(block_range(n, rank, space.parts) if d == space.dim else (0, n) for d, n in enumerate(space.shape))
 
 
 def walk(kernel: Kernel, rank: int, chunk: Range | None = None) -> Walk:
@@ -165,7 +165,7 @@ def _tensor_strides(tensor: TensorParam, space: Space) -> tuple[int, ...]:
     if tensor.placement == "block" and space.dim is not None and space.dim >= shift and not space.pieces:
         own = space.dim - shift
         if tensor.shape[own] == space.shape[space.dim]:
-            stored[own] = block_extent(tensor.shape[own], space.ranks)
+            stored[own] = block_extent(tensor.shape[own], space.parts)
     own_strides = _strides(tuple(stored))
     return tuple(own_strides[d - shift] if _has(tensor, space, d) else 0 for d in range(len(space.shape)))
 

@@ -389,6 +389,13 @@ def _check(plan: Plan, world: Any, backend: str) -> None:
         raise CodegenError(
             f"this engine has no backend {backend!r}", rule="it runs Plans on GPUs", where="CudaEngine", hint='"cuda"'
         )
+    if plan.hosts != 1:
+        raise CodegenError(
+            f"program {plan.name!r} is lowered for {plan.hosts} hosts",
+            rule="GPUs of one host run a Plan; between hosts the CPU engine's exchanges do",
+            where="CudaEngine",
+            hint="lower(program, hosts=1) on the GPUs of one host",
+        )
     if world.size != plan.ranks:
         raise InputError(
             f"program {plan.name!r} is for {plan.ranks} ranks, the world has {world.size}",

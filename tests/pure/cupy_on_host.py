@@ -120,6 +120,17 @@ class Stream:
         return types.SimpleNamespace(upload=lambda stream: None, launch=lambda stream: [step() for step in steps])
 
 
+class Event:
+    def __init__(self, disable_timing=False) -> None:
+        pass
+
+    def record(self, stream):
+        pass
+
+    def synchronize(self):
+        pass
+
+
 class Module:
     """A "cubin" is the kernel that runs on the host."""
 
@@ -259,7 +270,7 @@ def make(gpus: int) -> types.ModuleType:
     )
     cuda = types.ModuleType("cupy.cuda")
     cuda.runtime, cuda.memory, cuda.Stream, cuda.nccl = Runtime(gpus), memory, Stream, Nccl()
-    cuda.Event = lambda disable_timing=False: object()
+    cuda.Event = Event
     cuda.get_elapsed_time = lambda a, b: 1.0
     cuda.function = types.SimpleNamespace(Module=Module)
     cuda.driver = types.SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda f, threads, shared: 2)
@@ -273,7 +284,8 @@ def make(gpus: int) -> types.ModuleType:
     module.ndarray = ndarray
     module.asarray = lambda x: np.asarray(x).view(Array)
     module.ascontiguousarray = lambda x: np.ascontiguousarray(x).view(Array)
-    module.matmul, module.int64, module.split = np.matmul, np.int64, np.split
+    module.matmul, module.int64, module.split, module.float32 = np.matmul, np.int64, np.split, np.float32
+    module.random = types.SimpleNamespace(default_rng=np.random.default_rng)
     return module
 
 
