@@ -21,7 +21,7 @@ from typing import Any
 
 from coconet_lab.errors import CodegenError, ToolError
 from coconet_lab.kernels.kernel import Kernel
-from coconet_lab.kernels.numba_printer import kernel_name, print_numba
+from coconet_lab.kernels.numba_printer import print_numba, text_name
 
 Compiled = Callable[..., int]
 CACHE_VARIABLE = "COCONET_LAB_CACHE"
@@ -41,8 +41,9 @@ def compile_numba(kernel: Kernel) -> Compiled:
     callable
         As `numba_printer` describes; it runs without Python's lock.
     """
+    text = print_numba(kernel)
     with _lock:
-        return _compiled(kernel_name(kernel), print_numba(kernel), str(cache_directory()))
+        return _compiled(text_name(text), text, str(cache_directory()))
 
 
 def compile_share(kernels: Sequence[Kernel], rank: int, ranks: int) -> None:

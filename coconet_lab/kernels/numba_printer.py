@@ -89,8 +89,13 @@ def barriers(kernel: Kernel) -> int:
 
 def kernel_name(kernel: Kernel) -> str:
     """The printed function's name: equal for kernels of equal code, whatever their values are called."""
-    line = next(line for line in numba_lines(kernel) if line.text.startswith("def "))
-    return line.text[4 : line.text.index("(")]
+    return text_name(print_numba(kernel))
+
+
+def text_name(text: str) -> str:
+    """The name of the function in a printed kernel."""
+    start = text.index("\ndef ") + len("\ndef ")
+    return text[start : text.index("(", start)]
 
 
 def _named(lines: list[Line]) -> list[Line]:
