@@ -24,20 +24,6 @@ def own_inputs(program: Any, plan: Plan, inputs: Mapping[str, Any], rank: int) -
     return found
 
 
-class HostWorld(ThreadWorld):
-    """Threads as ranks of several hosts: a rank is given the addresses of its own host's ranks alone."""
-
-    hosts = 2
-
-    def allocate(self, nbytes: int) -> Any:
-        """As on one host, with the others' addresses taken away."""
-        buffer: Any = super().allocate(nbytes)
-        local = self.size // self.hosts
-        first = self.rank - self.rank % local
-        buffer.addresses = buffer.addresses[first : first + local]
-        return buffer
-
-
 def run_on(
     world: World, program: Any, inputs: Mapping[str, Any], chunks: int = 4, runs: int = 1, hosts: int = 1
 ) -> dict[str, Any]:
@@ -76,7 +62,8 @@ def check_on_threads(
 ) -> list[dict[str, Any]]:
     """Run `program` on threads as ranks; its values must be the oracle's."""
     given = random_inputs(program) if inputs is None else inputs
-    world = HostWorld if hosts > 1 else ThreadWorld
-    found = world.run(program.ranks, lambda w: run_on(w, program, given, chunks, runs, hosts))
+    found = ThreadWorld.run(
+        program.ranks, lambda world: run_on(world, program, given, chunks, runs, hosts), hosts=hosts
+    )
     assert not differences(program, given, found, tolerance)
     return found

@@ -15,6 +15,7 @@ from coconet_lab.errors import ClusterError
 from coconet_lab.run import devices
 from coconet_lab.run.attached import AttachedSession
 from coconet_lab.run.calls import Interrupted, Order, RunningCall
+from coconet_lab.run.host_world import host_count
 from coconet_lab.run.launcher import Request
 from coconet_lab.run.programs import RunsPrograms
 from coconet_lab.run.progress import Progress
@@ -262,6 +263,13 @@ class Cluster(RunsPrograms):
     def ranks(self) -> int:
         """Number of ranks."""
         return self.backend.ranks
+
+    @property
+    def hosts(self) -> int:
+        """Hosts that the ranks are on; a cluster on other hosts is started to know."""
+        if self._request.is_local and not self._is_attached:
+            return 1
+        return host_count([world.host for world in self._ready_session().worlds])
 
     @property
     def generation(self) -> int:

@@ -303,6 +303,14 @@ def _check(plan: Plan, world: World, backend: str) -> None:
             where="Engine",
             hint=f"program.with_ranks({world.size})",
         )
+    if plan.hosts % world.hosts:
+        raise InputError(
+            f"the Plan of {plan.name!r} is for ranks on {plan.hosts} host{'s' if plan.hosts > 1 else ''}, "
+            f"they are on {world.hosts}",
+            rule="kernels reach the memory of one host's ranks only",
+            where="Engine",
+            hint=f"lower(program, hosts={world.hosts})",
+        )
 
 
 def _meets(entry: AnyEntry) -> bool:

@@ -139,8 +139,10 @@ class Memory:
         buffer, array = self.plan.buffers[slot.buffer], self.arrays[slot.buffer]
         ranges = slot.type.ranges(self.place.index, self.place.ranks)
         if buffer.placement == "block":
-            return array[tuple(slice(0, stop - start) for start, stop in ranges)]
-        return array[tuple(slice(start, stop) for start, stop in ranges)]
+            ranges = tuple((0, stop - start) for start, stop in ranges)
+        index: Any = (..., *(slice(start, stop) for start, stop in ranges))  # a view also of a zero-dim array
+        part: Array = array[index]
+        return part
 
     def widened(self, slot: Slot, part: Array, dtype: DType, *, is_whole: bool, is_packed: bool = False) -> Widened:
         """A part of a value as a library call takes it; whole operands are shared by the chunks of an overlap."""

@@ -58,6 +58,11 @@ class RunsPrograms:
         raise NotImplementedError
 
     @property
+    def hosts(self) -> int:
+        """Hosts that the ranks are on: Plans reach peers inside a host alone."""
+        return 1
+
+    @property
     def generation(self) -> int:
         """Counts starts of the ranks."""
         raise NotImplementedError
@@ -210,8 +215,9 @@ class RunsPrograms:
         self._check_size(program)
         given = None if inputs is None else check_inputs(program, inputs)
         made = job.Job(
-            key, lower(program), program, self.backend.name, _scalars(program, given, seed), seed, what=label
-        )
+            key, lower(program, hosts=self.hosts), program, self.backend.name, _scalars(program, given, seed), seed,
+            what=label,
+        )  # fmt: skip
         return made, self._parts(program, given)
 
     def _check_size(self, program: Program) -> None:

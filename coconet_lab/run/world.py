@@ -11,6 +11,7 @@ import numpy as np
 
 from coconet_lab.errors import RankError
 from coconet_lab.run.communicator import Communicator, MpiCommunicator, ThreadCommunicator
+from coconet_lab.run.host_world import host_count
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -33,11 +34,14 @@ class World(Protocol):
     Attributes
     ----------
     rank, size : int
+    hosts : int
+        Hosts that the ranks are on, equally many consecutive ones on each.
     mpi : mpi4py communicator or None
     """
 
     rank: int
     size: int
+    hosts: int
 
     @property
     def mpi(self) -> Any:
@@ -54,11 +58,11 @@ class World(Protocol):
 
 
 class ThreadBuffer:
-    """Symmetric memory of threads: plain arrays of one process."""
+    """Symmetric memory of threads: plain arrays of one process, of the ranks of one host."""
 
-    def __init__(self, rank: int, peers: list[Array]) -> None:
+    def __init__(self, number: int, peers: list[Array]) -> None:
         self.peers = peers
-        self.local = peers[rank]
+        self.local = peers[number]
         self.addresses = np.array([part.ctypes.data for part in peers], dtype=np.int64)
 
     def free(self) -> None:
@@ -69,8 +73,8 @@ class ThreadBuffer:
 class _Meeting:
     """What the threads of one `ThreadWorld.run` share."""
 
-    def __init__(self, size: int, deadline_s: float) -> None:
-        self.size, self.deadline_s = size, deadline_s
+    def __init__(self, size: int, deadline_s: float, hosts: int) -> None:
+        self.size, self.deadline_s, self.hosts = size, deadline_s, hosts
         self.lock = threading.Lock()
         self.places: dict[tuple[int, ...], tuple[threading.Barrier, list[Any]]] = {}
         self.mail: dict[tuple[int, int], list[Any]] = {}
@@ -106,12 +110,12 @@ class ThreadWorld:
     """
 
     def __init__(self, rank: int, meeting: _Meeting) -> None:
-        self.rank, self.size = rank, meeting.size
+        self.rank, self.size, self.hosts = rank, meeting.size, meeting.hosts
         self._meeting = meeting
         self._all = self.group(range(meeting.size))
 
     @classmethod
-    def run(cls, size: int, function: Callable[[World], T], deadline_s: float = 120.0) -> list[T]:
+    def run(cls, size: int, function: Callable[[World], T], deadline_s: float = 120.0, hosts: int = 1) -> list[T]:
         """``function(world)`` on `size` ranks at once; results in rank order.
 
         Parameters
@@ -120,13 +124,15 @@ class ThreadWorld:
         function : callable
         deadline_s : float
             Seconds any rank waits for another.
+        hosts : int
+            As if the ranks were on so many hosts: memory is shared within each alone.
 
         Raises
         ------
         Exception
             What the first rank that failed by itself raised.
         """
-        meeting = _Meeting(size, deadline_s)
+        meeting = _Meeting(size, deadline_s, hosts)
         results: list[Any] = [None] * size
         errors: list[tuple[int, BaseException]] = []
 
@@ -160,10 +166,12 @@ class ThreadWorld:
         return None
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        """Zeroed arrays that all threads see; collective."""
+        """Zeroed arrays that the threads of a host see; collective."""
         raw = np.zeros(nbytes + 64, np.uint8)
         start = -raw.ctypes.data % 64
-        return ThreadBuffer(self.rank, self._all.exchange(raw[start : start + nbytes]))
+        everybody, local = self._all.exchange(raw[start : start + nbytes]), self.size // self.hosts
+        number = self.rank % local
+        return ThreadBuffer(number, everybody[self.rank - number :][:local])
 
     def barrier(self) -> None:
         """Wait for all threads."""
@@ -181,9 +189,16 @@ class MpiWorld:
     ----------
     comm : mpi4py.MPI.Comm, optional
         ``COMM_WORLD`` by default.
+    hosts : int, optional
+        As if the ranks were on so many hosts, to try on one what several do; by default where they are.
+
+    Raises
+    ------
+    ClusterError
+        On all ranks, if hosts have different numbers of ranks, or ranks of one that do not follow one another.
     """
 
-    def __init__(self, comm: Any = None) -> None:
+    def __init__(self, comm: Any = None, hosts: int | None = None) -> None:
         from mpi4py import MPI
 
         from coconet_lab.run.symmetric import SymmetricHeap
@@ -191,10 +206,10 @@ class MpiWorld:
         self._comm = MPI.COMM_WORLD if comm is None else comm
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
-        # Across hosts each rank shares memory with those of its own host; collectives join all.
-        self._heap = SymmetricHeap(
-            self._comm if _is_one_host(self._comm) else self._comm.Split_type(MPI.COMM_TYPE_SHARED)
-        )
+        self.hosts = host_count(self._comm.allgather(os.uname().nodename)) if hosts is None else hosts
+        # Each rank shares memory with those of its own host; collectives join all.
+        number = self.rank * self.hosts // self.size
+        self._heap = SymmetricHeap(self._comm if self.hosts == 1 else self._comm.Split(number, self.rank))
 
     @property
     def mpi(self) -> Any:
@@ -202,7 +217,7 @@ class MpiWorld:
         return self._comm
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        """A shared file mapped by all ranks; collective."""
+        """A shared file mapped by all ranks of a host; collective."""
         return self._heap.allocate(nbytes)
 
     def barrier(self) -> None:
@@ -213,8 +228,3 @@ class MpiWorld:
         """A communicator of some ranks; collective over all."""
         chosen = self._comm if len(ranks) == self.size else self._comm.Split(min(ranks), self.rank)
         return MpiCommunicator(chosen, self._comm, tuple(ranks))
-
-
-def _is_one_host(comm: Any) -> bool:
-    """Whether all ranks are on one host."""
-    return len(set(comm.allgather(os.uname().nodename))) == 1

@@ -201,11 +201,18 @@ class Schedule:
 
     # -- what runs -----------------------------------------------------------------------------------------------
 
-    def plan(self) -> Plan:
-        """What will run: kernels, collectives and copies in issue order."""
+    def plan(self, hosts: int = 1) -> Plan:
+        """What will run: kernels, collectives and copies in issue order.
+
+        Parameters
+        ----------
+        hosts : int
+            Hosts that the ranks lie on, equally many on each. Peers reach each other inside a host alone: a fused
+            collective becomes one inside each host and an exchange between them.
+        """
         from coconet_lab.kernels.lower import lower
 
-        return lower(self.program)
+        return lower(self.program, hosts=hosts)
 
     def ledger(self) -> Ledger:
         """What one step of the plan moves, holds and computes on a rank."""

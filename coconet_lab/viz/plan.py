@@ -56,7 +56,9 @@ def _box(plan: Plan, at: int, entry: AnyEntry) -> Box:
     library_op = getattr(entry, "op", None)
     chunk = f" chunk {entry.chunk.index + 1} of {entry.chunk.count}" if entry.chunk is not None else ""
     sent = sum(entry.link_bytes.values())
-    moved = [("reads", entry.bytes_read), ("writes", entry.bytes_written), ("sends", sent)]
+    between = entry.link_bytes.get("between hosts", 0)
+    moved = [("reads", entry.bytes_read), ("writes", entry.bytes_written), ("sends", sent - between)]
+    moved += [("sends between hosts", between)]
     lines = [f"{kind} {at}: {visible(entry.name)}{chunk}", f"computes {', '.join(map(visible, entry.ops))}"]
     lines += [f"reads {', '.join(entry.reads)}; writes {', '.join(entry.writes)}"]
     return Box(
@@ -67,7 +69,7 @@ def _box(plan: Plan, at: int, entry: AnyEntry) -> Box:
         _layout(plan, entry),
         ", ".join(f"{verb} {bytes_text(count)}" for verb, count in moved if count),
         "\n".join(lines),
-        is_collective=sent > 0 or kind in ("Collective", "Transfer"),
+        is_collective=sent > 0 or kind in ("Collective", "Transfer", "Exchange"),
         classes="entry",
     )
 

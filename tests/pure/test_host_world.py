@@ -1,0 +1,85 @@
+"""The engine on threads as ranks of several hosts, which share memory within a host alone, against the oracle."""
+
+from __future__ import annotations
+
+import pytest
+from engine_checks import differences, run_on
+
+import coconet_lab as cl
+from coconet_lab.errors import ClusterError, InputError
+from coconet_lab.ir.exact import integer_inputs
+from coconet_lab.ir.inputs import proof_inputs
+from coconet_lab.kernels.lower import lower
+from coconet_lab.run.engine import Engine
+from coconet_lab.run.host_world import host_count
+from coconet_lab.run.world import ThreadWorld
+from coconet_lab.workloads import adam, lamb, mlp, pipeline, self_attention, sgd
+
+LIST = [(3, 5), (1030, 2), (7,), (1,)]
+
+
+def check(program, hosts, tolerance=0.0, runs=2):
+    inputs = proof_inputs(program, integer_inputs(program))
+    found = ThreadWorld.run(program.ranks, lambda world: run_on(world, program, inputs, 4, runs, hosts), hosts=hosts)
+    assert not differences(program, inputs, found, tolerance)
+
+
+OPTIMIZERS = {
+    "sgd of an odd size": (lambda dtype: sgd(37, 4, dtype), 0.0),
+    "adam of an odd size": (lambda dtype: adam(1001, 4, dtype), 0.0),
+    "lamb of a list": (lambda dtype: lamb(LIST, 4, dtype), 1e-5),
+}
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_schedule_of_an_optimizer_is_the_oracle_on_2_hosts_of_2(name, dtype):
+    make, tolerance = OPTIMIZERS[name]
+    for schedule in make(dtype).schedules.values():
+        check(schedule.program, 2, tolerance)
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [(2, 2), (4, 4), (4, 2)])
+def test_every_schedule_of_an_epilogue_is_the_oracle(ranks, hosts):
+    for make in (self_attention, mlp):
+        for schedule in make(4, 6, 8, ranks).schedules.values():
+            check(schedule.program, hosts, 5e-3)
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [(4, 2), (8, 4)])
+def test_every_schedule_of_a_pipeline_is_the_oracle_with_groups_on_hosts_of_their_own(ranks, hosts):
+    for schedule in pipeline(ranks, 8, 8, ranks, 2).schedules.values():
+        check(schedule.program, hosts, 5e-3)
+
+
+def test_reductions_of_every_kind_cross_the_hosts():
+    x = cl.tensor("x", cl.FP32, (8, 6), cl.Sliced(0))
+    y = cl.tensor("y", cl.INT32, (7,), cl.Sliced(0))
+    z = cl.tensor("z", cl.FP16, [(3,), (2, 5), (1,)], cl.Sliced(0), bucket=2)
+    outputs = [fn(value, name=f"{fn.__name__}_{value.name}") for value in (x, z) for fn in (cl.sum, cl.mean, cl.norm)]
+    outputs += [cl.max(y, name="max_y"), cl.min(y, name="min_y"), cl.sum(y, name="sum_y")]
+    outputs += [cl.sum(x, dim=0, name="columns"), cl.max(x, dim=1, name="rows"), cl.mean(x, dim=0, name="means")]
+    check(cl.program("reductions", outputs=outputs, ranks=4), 2, 1e-6)
+
+
+def test_a_plan_for_fewer_hosts_than_there_are_is_refused_before_it_reaches_for_their_memory():
+    plan = lower(sgd(64, 4).program)
+    with pytest.raises(InputError, match="is for ranks on 1 host, they are on 2") as error:
+        ThreadWorld.run(4, lambda world: Engine(plan, world), hosts=2)
+    assert "lower(program, hosts=2)" in str(error.value)
+
+
+def test_a_plan_for_more_hosts_than_there_are_runs():
+    program = sgd(64, 4).schedules["fuse(RS-Opt-AG)"].program
+    inputs = proof_inputs(program, integer_inputs(program))
+    found = ThreadWorld.run(4, lambda world: run_on(world, program, inputs, hosts=2))
+    assert not differences(program, inputs, found, 0.0)
+
+
+@pytest.mark.parametrize("names", ["aab", "abab", "aabbb"])
+def test_hosts_with_unequal_or_scattered_ranks_are_refused(names):
+    with pytest.raises(ClusterError, match="lie unevenly") as error:
+        host_count(list(names))
+    assert "ntasks-per-node" in str(error.value)
+    assert host_count(list("aabbcc")) == 3
+    assert host_count([]) == 1
