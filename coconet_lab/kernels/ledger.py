@@ -23,9 +23,9 @@ def ledger(plan: Plan) -> Ledger:
     """The costs of the rank that has most of each.
 
     `wire_bytes` are all bytes it sends, `between_groups_bytes` the part that goes to another group, and
-    `between_hosts_bytes` the part that leaves its host; `memory_bytes` pass through its memory; `held_bytes` are the
-    most that its live buffers take at once. A chunk of an overlapped stage is a launch of its own, but its collectives
-    count once; a collective that spans hosts counts for every part of it.
+    `between_hosts_bytes` the part that leaves its host; `memory_bytes` pass through its memory; `held_bytes` are
+    what an engine reserves: all buffers, since any stored value may be read after a run. A chunk of an overlapped stage
+    is a launch of its own, but its collectives count once; a collective that spans hosts counts for every part of it.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def ledger(plan: Plan) -> Ledger:
         between_groups_bytes=max(sum(_sent_to_groups(e, group) for e in by_group[group]) for group in groups),
         between_hosts_bytes=max(sum(_sent(e, group, "between hosts") for e in by_group[group]) for group in groups),
         memory_bytes=max(sum(_moved(entry, group) for entry in by_group[group]) for group in groups),
-        held_bytes=max(_peak(plan, group) for group in groups),
+        held_bytes=max(_held(plan, group) for group in groups),
         launches=max(sum(_is_launch(entry) for entry in entries) for entries in by_group),
         collectives=max(sum(_collectives(entry, group) for entry in by_group[group]) for group in groups),
         flops=max(sum(entry.flops for entry in entries) for entries in by_group),
@@ -83,6 +83,5 @@ def _moving(statements: Iterable[Statement]) -> int:
     return sum(isinstance(s, Combine | StoreAll | StoreTo) for s in statements)
 
 
-def _peak(plan: Plan, group: int) -> int:
-    held = [b for b in plan.buffers.values() if b.group in (group, -1)]
-    return max((sum(b.bytes for b in held if b.first <= at <= b.last) for at in range(len(plan.entries))), default=0)
+def _held(plan: Plan, group: int) -> int:
+    return sum(b.bytes for b in plan.buffers.values() if b.group in (group, -1))

@@ -53,17 +53,10 @@ def test_launches_and_collectives_are_the_mock_ups(ledgers):
     assert ledgers["ol(MM,fuse(RS-C-AG))"].launches == 2 * 4
 
 
-def test_held_is_the_peak_of_live_buffers_where_the_mock_up_adds_up_all_of_them(ledgers):
-    # The mock-up adds up all eight buffers: 304.5 MiB unfused. Inputs (x 12, w 4.5, r 48) are held for as long as
-    # something reads them; of layer, total, add_1, drop and out only two live at a time.
+def test_held_is_the_mock_ups_all_buffers_that_an_engine_reserves(ledgers):
+    # x 12, w 4.5, r 48 and every stored value of 48 or, sliced, 12 MiB; the 6 KiB bias vanishes in the rounding.
     held = {name: round(ledger.held_bytes / MIB, 1) for name, ledger in ledgers.items()}
-    assert held == {
-        "MM-AR-C, unfused": 144.0,
-        "MegatronLM": 144.0,
-        "MM-RS-C-AG": 112.5,
-        "fuse total_rs … out": 144.0,
-        "ol(MM,fuse(RS-C-AG))": 160.5,
-    }
+    assert list(held.values()) == [304.5, 208.5, 208.5, 160.5, 160.5]
 
 
 def test_the_matmul_counts_2mnk_of_what_one_rank_computes(ledgers):
