@@ -22,10 +22,7 @@ _BODY = """
 extern "C" __global__ void meet(const __grid_constant__ Args a) {
   const u32 number = *a.counter + 1;
   __syncthreads();
-  if (threadIdx.x < a.posts) {
-    __threadfence_system();
-    post(a.post_at[threadIdx.x], number);
-  }
+  if (threadIdx.x < a.posts) post(a.post_at[threadIdx.x], number);
   if (threadIdx.x < a.waits)
     await(a.wait_at[threadIdx.x], number, a.state, a.limit_ns, (u32)(a.entry << 8) | (threadIdx.x + 1));
   __syncthreads();

@@ -7,24 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from coconet_lab.errors import CodegenError, InputError, RankError
+from coconet_lab.errors import InputError, RankError
 from coconet_lab.ir.types import Range
 from coconet_lab.kernels.cuda_abi import STATE_BYTES
 from coconet_lab.kernels.plan import AnyEntry, Collective, HostScalars, Launch, Library, Plan, Slot, Transfer
 from coconet_lab.run.cuda_device import import_cupy, take_gpu
 from coconet_lab.run.cuda_kernels import Kernels
-from coconet_lab.run.cuda_library import library_step, runs_on_host
+from coconet_lab.run.cuda_library import library_step, makes_temporaries
 from coconet_lab.run.cuda_memory import DeviceMemory, symmetric_layout
 from coconet_lab.run.cuda_nccl import (
-    Communicators,
     all_to_all_step,
     collective_step,
+    communicators_of,
+    is_extreme,
     needs_group,
     needs_world,
     transfer_step,
 )
 from coconet_lab.run.cuda_scalars import DeviceScalars
-from coconet_lab.run.cuda_steps import Part, Step, Steps, meeting_parts, stream_count
+from coconet_lab.run.cuda_steps import Part, Step, Steps, check_plan, meeting_parts, stream_count
 from coconet_lab.run.cuda_symmetric import Kind, allocate
 from coconet_lab.run.cuda_tuning import Tuning
 from coconet_lab.run.engine_memory import Place
@@ -71,7 +72,7 @@ class CudaEngine:
         symmetric: Kind = "ipc",
         graph: bool = True,
     ) -> None:
-        _check(plan, world, backend)
+        check_plan(plan, world, backend)
         self.plan, self.world, self.deadline_s = plan, world, deadline_s
         ranks = plan.group_ranks
         self.place = Place(world.rank, world.rank // ranks, world.rank % ranks, ranks)
@@ -79,7 +80,7 @@ class CudaEngine:
         self._cupy = import_cupy()
         self.kernels = Kernels(plan, world, self.place.index, self.gpu, tuning or Tuning())
         self.compile_s = self.kernels.compile_s
-        self._communicators = _communicators(world, self.gpu)
+        self._communicators = communicators_of(world, self.gpu)
         everybody = tuple(range(world.size))
         window = self._communicators.of(everybody) if symmetric == "nccl" and world.size > 1 else None
         layout = symmetric_layout(plan, meeting_parts(plan, self.kernels))
@@ -89,7 +90,7 @@ class CudaEngine:
         self._steps = Steps(plan, self.memory, self.kernels, self._scalars.addresses, deadline_s)
         self._streams = [self._cupy.cuda.Stream(non_blocking=True) for _ in range(stream_count(plan))]
         self._parts = self._make_parts()
-        self._uses_graph = graph and not any(isinstance(e, Library) and runs_on_host(e) for e in plan.entries)
+        self._uses_graph = graph and not any(needs_temporaries(e) for e in plan.entries)
         self._graph: Any = None
         self._has_run = all(isinstance(e, Launch | HostScalars) for e in plan.entries)
         self._initial: dict[str, Any] = {}
@@ -368,38 +369,14 @@ class CudaEngine:
         )
 
 
+def needs_temporaries(entry: AnyEntry) -> bool:
+    """Whether an entry takes memory as it runs, or leaves the GPU: a graph would replay what is no longer there."""
+    if isinstance(entry, Collective):
+        return is_extreme(entry)
+    return isinstance(entry, Library) and makes_temporaries(entry)
+
+
 def _kind(entry: AnyEntry) -> str:
     if isinstance(entry, Collective):
         return entry.kind
     return entry.op.kind if isinstance(entry, Library) else type(entry).__name__
-
-
-def _communicators(world: Any, gpu: Any) -> Communicators:
-    """NCCL's communicators, which live as long as the world: making them takes seconds."""
-    known = getattr(world, "cuda_communicators", None)
-    if isinstance(known, Communicators):
-        return known
-    made = Communicators(world, gpu)
-    world.cuda_communicators = made
-    return made
-
-
-def _check(plan: Plan, world: Any, backend: str) -> None:
-    if backend != "cuda":
-        raise CodegenError(
-            f"this engine has no backend {backend!r}", rule="it runs Plans on GPUs", where="CudaEngine", hint='"cuda"'
-        )
-    if plan.hosts != 1:
-        raise CodegenError(
-            f"program {plan.name!r} is lowered for {plan.hosts} hosts",
-            rule="GPUs of one host run a Plan; between hosts the CPU engine's exchanges do",
-            where="CudaEngine",
-            hint="lower(program, hosts=1) on the GPUs of one host",
-        )
-    if world.size != plan.ranks:
-        raise InputError(
-            f"program {plan.name!r} is for {plan.ranks} ranks, the world has {world.size}",
-            rule="a Plan runs on as many ranks as its program says",
-            where="CudaEngine",
-            hint=f"program.with_ranks({world.size})",
-        )

@@ -39,9 +39,9 @@ def library_step(plan: Plan, entry: Library, memory: DeviceMemory) -> Step:
             )
 
 
-def runs_on_host(entry: Library) -> bool:
-    """Whether a call leaves the GPU: a Plan with one is not captured as a graph."""
-    return isinstance(entry.op, o.Conv | o.Custom)
+def makes_temporaries(entry: Library) -> bool:
+    """Whether a call leaves the GPU or takes memory as it runs: a Plan with one is not captured as a graph."""
+    return isinstance(entry.op, o.Conv | o.Custom) or not entry.target.type.dtype.is_float
 
 
 def _cut(array: Any, chunk: Chunk | None, dim: int | None = None) -> Any:

@@ -15,6 +15,7 @@ from coconet_lab.kernels.plan import Collective, Library, Plan, Slot, Transfer
 from coconet_lab.run.cuda_device import Gpu, import_cupy, with_deadline
 from coconet_lab.run.cuda_memory import DeviceMemory, device_dtype
 from coconet_lab.run.cuda_symmetric import exchange
+from coconet_lab.run.engine_memory import stored_shape
 
 Step = Callable[[Any], None]
 """Enqueues one thing on the stream it is given."""
@@ -61,6 +62,16 @@ class Communicators:
         return nccl
 
 
+def communicators_of(world: Any, gpu: Gpu) -> Communicators:
+    """The communicators of a world, which live as long as it does: making them takes seconds."""
+    known = getattr(world, "cuda_communicators", None)
+    if isinstance(known, Communicators):
+        return known
+    made = Communicators(world, gpu)
+    world.cuda_communicators = made
+    return made
+
+
 def needs_group(plan: Plan) -> bool:
     """Whether a Plan has collectives of the library."""
     return any(isinstance(e, Collective) or (isinstance(e, Library) and e.op.kind == "AllToAll") for e in plan.entries)
@@ -71,6 +82,12 @@ def needs_world(plan: Plan) -> bool:
     return any(isinstance(e, Transfer) for e in plan.entries)
 
 
+def is_extreme(entry: Collective) -> bool:
+    """Whether it takes maxima or minima of floating point, which must keep NaN."""
+    reduces = entry.kind in ("AllReduce", "ReduceScatter", "Reduce")
+    return reduces and entry.reduction != "+" and entry.target.type.dtype.is_float
+
+
 def collective_step(entry: Collective, memory: DeviceMemory, comm: Any) -> Step:
     """One collective of NCCL's; uneven blocks travel with their padding."""
     source, target = memory.start(entry.source), memory.start(entry.target)
@@ -79,6 +96,8 @@ def collective_step(entry: Collective, memory: DeviceMemory, comm: Any) -> Step:
     if memory.place.ranks == 1:
         return _copy(memory, entry.source, entry.target)
     whole = memory.block_elements(entry.source)
+    if is_extreme(entry):
+        return _extreme(entry, memory, comm)
     match entry.kind:
         case "AllReduce":
             parts = _pieces(entry.source, dtype)
@@ -127,13 +146,44 @@ def _copy(memory: DeviceMemory, source: Slot, target: Slot) -> Step:
     return copy
 
 
+def _extreme(entry: Collective, memory: DeviceMemory, comm: Any) -> Step:
+    """Maxima and minima that keep NaN, which NCCL's do not: all ranks' values are gathered and combined here."""
+    cupy = import_cupy()
+    dtype, ranks = entry.target.type.dtype, memory.place.ranks
+    source, taken, held = memory.start(entry.source), memory.view(entry.target), device_dtype(dtype)
+    shape = stored_shape(memory.plan.buffers[entry.source.buffer], ranks)
+    count = math.prod(shape)
+    gathered = memory.view_at(memory.scratch(ranks * count * dtype.itemsize), (ranks, *shape), held)
+    block = tuple(slice(a, b) for a, b in entry.target.type.ranges(memory.place.index, ranks))
+    combine = cupy.maximum if entry.reduction == "max" else cupy.minimum
+    away = entry.kind == "Reduce" and memory.place.index != entry.root
+
+    def wide(array: Any) -> Any:
+        return (array.astype(cupy.uint32) << 16).view(cupy.float32) if dtype == BF16 else array
+
+    def step(stream: Any) -> None:
+        comm.allGather(source, gathered.data.ptr, count, _KINDS[dtype], stream.ptr)
+        with stream:
+            best = wide(gathered[(0, *block)])
+            for rank in range(1, ranks):
+                best = combine(best, wide(gathered[(rank, *block)]))
+            found = (best.view(cupy.uint32) >> 16).astype(held) if dtype == BF16 else best
+            taken[...] = found
+            if away:
+                taken.fill(_poison_bits(dtype))
+
+    return step
+
+
+def _poison_bits(dtype: DType) -> Any:
+    return poison(dtype).view(device_dtype(dtype)).item() if dtype == BF16 else poison(dtype).item()
+
+
 def _reduce(entry: Collective, memory: DeviceMemory, comm: Any, kind: int, reduction: int) -> Step:
     """To the root; the others are left with poison."""
     source, target = memory.start(entry.source), memory.start(entry.target)
     count, away = memory.block_elements(entry.source), memory.place.index != entry.root
-    dtype = entry.target.type.dtype
-    bits = poison(dtype).view(device_dtype(dtype)).item() if dtype == BF16 else poison(dtype).item()
-    taken = memory.view(entry.target)
+    bits, taken = _poison_bits(entry.target.type.dtype), memory.view(entry.target)
 
     def reduce(stream: Any) -> None:
         comm.reduce(source, target, count, kind, reduction, entry.root, stream.ptr)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coconet_lab.errors import CodegenError, InputError
 from coconet_lab.kernels.cuda_abi import LINE_BYTES, PAD_BYTES, STATE_BYTES, peer_tensors
 from coconet_lab.kernels.cuda_launch import Scratch, Team, arguments, bucket_tables, half_words, partial_words
 from coconet_lab.kernels.cuda_meet import meet_arguments
@@ -178,3 +179,25 @@ class Part:
     stream: int
     steps: tuple[Step, ...]
     after: tuple[int, ...]
+
+
+def check_plan(plan: Plan, world: Any, backend: str) -> None:
+    """Refuse what this engine cannot run: another backend, several hosts, a world of another size."""
+    if backend != "cuda":
+        raise CodegenError(
+            f"this engine has no backend {backend!r}", rule="it runs Plans on GPUs", where="CudaEngine", hint='"cuda"'
+        )
+    if plan.hosts != 1:
+        raise CodegenError(
+            f"program {plan.name!r} is lowered for {plan.hosts} hosts",
+            rule="GPUs of one host run a Plan; between hosts the CPU engine's exchanges do",
+            where="CudaEngine",
+            hint="lower(program, hosts=1) on the GPUs of one host",
+        )
+    if world.size != plan.ranks:
+        raise InputError(
+            f"program {plan.name!r} is for {plan.ranks} ranks, the world has {world.size}",
+            rule="a Plan runs on as many ranks as its program says",
+            where="CudaEngine",
+            hint=f"program.with_ranks({world.size})",
+        )

@@ -179,7 +179,7 @@ class Nccl:
         return Communicator(*meeting, rank, count)
 
 
-_TYPES = {2: np.int32, 4: np.int64, 6: np.float16, 7: np.float32, 8: np.float64}
+_TYPES = {2: np.int32, 4: np.int64, 6: np.float16, 7: np.float32, 8: np.float64, 9: np.uint16}
 
 
 class Communicator:
@@ -285,6 +285,7 @@ def make(gpus: int) -> types.ModuleType:
     module.asarray = lambda x: np.asarray(x).view(Array)
     module.ascontiguousarray = lambda x: np.ascontiguousarray(x).view(Array)
     module.matmul, module.int64, module.split, module.float32 = np.matmul, np.int64, np.split, np.float32
+    module.maximum, module.minimum, module.uint32 = np.maximum, np.minimum, np.uint32
     module.random = types.SimpleNamespace(default_rng=np.random.default_rng)
     return module
 

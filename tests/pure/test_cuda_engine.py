@@ -16,6 +16,7 @@ from coconet_lab.ir import oracle
 from coconet_lab.ir.exact import integer_inputs, within_tolerance
 from coconet_lab.ir.inputs import input_block, proof_inputs
 from coconet_lab.ir.rounding import mismatch
+from coconet_lab.ir.types import block_range
 from coconet_lab.ir.updates import updated_inputs
 from coconet_lab.kernels.lower import lower
 from coconet_lab.kernels.plan import HostScalars, Launch
@@ -128,6 +129,26 @@ def test_new_scalars_are_read_by_the_graph_that_is_there_and_state_stays_from_ru
         engine.enqueue(times=1)
         engine.wait()
         assert_equals_oracle(program, inputs | {"lr": np.float32(0.25), "t": np.float32(7)}, world.rank, engine)
+
+    World.run(2, work)
+
+
+@pytest.mark.parametrize("kind", [cl.FP32, cl.BF16], ids=repr)
+@pytest.mark.parametrize("call", ["all_reduce", "reduce_scatter"])
+def test_maxima_across_ranks_keep_nan(call, kind):
+    g = cl.tensor("g", kind, (5,), cl.Local)
+    made_value = getattr(cl, call)(g, reduction="max", name="top")
+    program = cl.program("top", outputs=[made_value], ranks=2)
+    given = np.array([[1, np.nan, -3, 4, 5], [2, 0, -4, np.nan, 1]], np.float32).astype(kind.numpy)
+    expected = np.maximum(given[0].astype(np.float32), given[1].astype(np.float32)).astype(kind.numpy)
+
+    def work(world):
+        engine = engine_of(program, world)
+        engine.load({"g": given[world.rank]})
+        for _ in range(2):
+            engine.run()
+            block = slice(*block_range(5, world.rank, 2)) if call == "reduce_scatter" else slice(None)
+            assert mismatch(engine.read("top"), expected[block]) is None
 
     World.run(2, work)
 

@@ -183,6 +183,7 @@ DEVICE u32* flag_of(u32* pad, u32 line, int rank) { return pad + line * 16 + ran
 enum : u32 { EXCHANGE_LINE = 1020 };
 DEVICE u32 blame(const Team& team, int rank) { return (u32)(team.meets & ~255ull) | (u32)(rank + 1); }
 
+// A release is cumulative: what the CTA's other threads wrote before the last __syncthreads is seen before the flag.
 DEVICE void post(u32* flag, u32 value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
@@ -210,10 +211,7 @@ DEVICE void await(const u32* flag, u32 value, State* state, u64 limit_ns, u32 bl
 // This CTA has come as far as `epoch`: everything it wrote may be read by the CTAs of this number on other ranks.
 DEVICE void announce(const Team& team, u32 epoch) {
   __syncthreads();
-  if (threadIdx.x < RANKS && threadIdx.x != RANK) {
-    __threadfence_system();
-    post(flag_of(team.pads[threadIdx.x], blockIdx.x, RANK), epoch);
-  }
+  if (threadIdx.x < RANKS && threadIdx.x != RANK) post(flag_of(team.pads[threadIdx.x], blockIdx.x, RANK), epoch);
 }
 
 DEVICE void await_all(const Team& team, u32 epoch) {
@@ -274,10 +272,8 @@ DEVICE bool arrive(State* state) {
 // By the last CTA: this rank's partial results lie in the exchange memory of all that read them.
 DEVICE void announce_exchange(const Team& team, u32 number, bool crosses) {
   __syncthreads();
-  if (threadIdx.x < RANKS && (crosses || threadIdx.x == RANK)) {
-    __threadfence_system();
+  if (threadIdx.x < RANKS && (crosses || threadIdx.x == RANK))
     post(flag_of(team.pads[threadIdx.x], EXCHANGE_LINE, RANK), number);
-  }
 }
 
 DEVICE void await_exchange(const Team& team, u32 number, bool crosses) {
