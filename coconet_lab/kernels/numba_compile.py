@@ -46,6 +46,24 @@ def compile_numba(kernel: Kernel) -> Compiled:
         return _compiled(text_name(text), text, str(cache_directory()))
 
 
+def compile_file(path: Path, name: str) -> Compiled:
+    """The machine code of a kernel that was written to a file, as the file is now.
+
+    Parameters
+    ----------
+    path : Path
+    name : str
+        The function's.
+
+    Raises
+    ------
+    ToolError
+        There is no such file.
+    """
+    with _lock:
+        return _machine_code(_imported(path, name), on_disk=os.access(path.parent, os.W_OK))
+
+
 def compile_share(kernels: Sequence[Kernel], rank: int, ranks: int) -> None:
     """Compile this rank's share of a Plan's kernels to disk; after a barrier every rank finds all of them there."""
     for kernel in kernels[rank::ranks]:
@@ -98,8 +116,12 @@ def _compiled(name: str, text: str, directory: str) -> Compiled:
 def _loaded(path: Path, name: str, text: str) -> Any:
     """The Python function of a printed kernel, from its file."""
     _place(path, text)
+    return _imported(path, name)
+
+
+def _imported(path: Path, name: str) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
+    if spec is None or spec.loader is None or not path.is_file():
         raise ToolError(f"{path.name} cannot be loaded", where="compile_numba", hint=f"remove {path.name}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # where Numba looks for it when it loads machine code from disk

@@ -264,6 +264,29 @@ class Schedule:
         """The schedule of a file that `save` wrote."""
         return cls.from_json(Path(file).read_text(encoding="utf-8"), operators)
 
+    def export(self, directory: str | PathLike[str], *, seed: int = 0) -> Path:
+        """Write a folder that runs without a notebook: ``mpiexec -n 4 python main.py`` checks it against the oracle.
+
+        Beside ``main.py`` (with ``--benchmark``) it has the program and steps as JSON, and every kernel as a file:
+        Python for Numba, and CUDA C++ with the line that builds it.
+
+        Parameters
+        ----------
+        directory : path
+            Made if it is not there.
+        seed : int
+            Of the inputs.
+
+        Returns
+        -------
+        Path
+            ``main.py``.
+        """
+        from importlib import import_module
+
+        # Running lies in a layer above; it is asked for by name, so that scheduling never imports it.
+        return Path(import_module("coconet_lab.run.export").export(self, directory, seed=seed))
+
     # -- as a value ----------------------------------------------------------------------------------------------
 
     def __contains__(self, item: NameLike) -> bool:
