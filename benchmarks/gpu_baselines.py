@@ -198,7 +198,8 @@ def measure(lab: Torch, run: Callable[[], None], *, graph: bool, count: int) -> 
         launch = _repeated(run, repeats)
         if graph:
             captured = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(captured, stream=stream):
+            # Other threads (NCCL's watchdog) may look at their own events meanwhile.
+            with torch.cuda.graph(captured, stream=stream, capture_error_mode="thread_local"):
                 launch()
             launch = captured.replay
             launch()
