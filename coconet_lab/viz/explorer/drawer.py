@@ -97,18 +97,20 @@ def code_tab(found: Sequence[KernelText], at: int, state: State, error: str = ""
     head += tag("span", count + (f" · marked: {text(', '.join(marked))}" if marked else ""), cls="cl-dim")
     head += tag("span", "", cls="cl-gap")
     head += button("Copy", "copy", key="copy code", data_copies="code")
+    head += button("Save", "save", key="save code", data_copies="code",
+                   data_file="kernel.cu" if state.target == "cuda" else "kernel.py")  # fmt: skip
     body = tag("pre", highlighted(kernel, state.target, marked), cls="cl-code", tabindex=0, data_key="code text",
                aria_label=f"{state.target} code of {kernel.name}")  # fmt: skip
     return tag("div", head, cls="cl-code-head") + body
 
 
-def run_tab(state: State, notice: Notice | None, by_hand: Mapping[str, float], can_run: str) -> str:
-    """Bars of the measured times, and when what ran in the last run; errors on top."""
+def run_tab(state: State, notice: Notice | None, instead: str) -> str:
+    """Bars of the measured times, and when what ran in the last run; errors on top; `instead` where there are none."""
     parts = [error_box(notice)] if notice is not None else []
     timed = [node for node in state.nodes if node.measured is not None and node.measured.samples_us]
     if not timed:
         if notice is None:
-            parts.append(tag("p", f"not run yet. {text(can_run)}", cls="cl-dim"))
+            parts.append(tag("p", text(instead), cls="cl-dim"))
         return "".join(parts)
     left = tag("h4", "Time by schedule") + _bars(state, timed)
     last = state.node.measured if state.node.measured is not None else timed[-1].measured
@@ -220,5 +222,6 @@ def _diff_lines(diff: str) -> str:
 def script_tab(script: str) -> str:
     """The Python that rebuilds the schedule, with a copy button."""
     head = tag("span", "", cls="cl-gap") + button("Copy", "copy", key="copy script", data_copies="script")
+    head += button("Save", "save", key="save script", data_copies="script", data_file="schedule.py")
     body = tag("pre", lines_text(script), cls="cl-code", tabindex=0, data_key="script text", aria_label="script")
     return tag("div", head, cls="cl-code-head") + body

@@ -210,6 +210,7 @@ class Page {
     const { act, arg, copies } = node.dataset;
     if (act === "keys") this.keys.hidden = !this.keys.hidden;
     else if (act === "copy") this.copy(copies, node);
+    else if (act === "save") this.save(copies, node.dataset.file);
     else if (act.startsWith("zoom")) this.zoomAct(act);
     else if (node.getAttribute("aria-disabled") !== "true") this.send(act, arg);
   }
@@ -234,6 +235,14 @@ class Page {
       selection.addRange(range);
       this.say(button, "Selected: press Ctrl+C");
     }
+  }
+
+  save(what, file) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([this.model.get("view").copies[what]], { type: "text/plain" }));
+    link.download = file;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
   say(button, words) {
@@ -373,6 +382,7 @@ class Page {
 
   anyKey(event) {
     const key = event.key;
+    if (event.repeat && !"+-=".includes(key)) return () => {}; // a key held down is one wish
     const plain = { u: "undo", y: "redo", c: "check", r: "run", ".": "cancel", Escape: "clear" }[key.length === 1 ? key.toLowerCase() : key];
     if (key === "Escape" && !this.keys.hidden) return () => (this.keys.hidden = true);
     if (plain) return () => this.send(plain);

@@ -10,6 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import traitlets
+
 from coconet_lab.errors import CoconetError, ProgramError
 from coconet_lab.ir.json import program_to_json
 from coconet_lab.schedule.schedule import Schedule
@@ -64,21 +66,25 @@ def explore(
     return Explorer(program, cluster, history, inputs=inputs, repeats=repeats)
 
 
-class Explorer:
+class Explorer(traitlets.HasTraits):
     """What `explore` returns: everything a click does can be done from Python too.
 
-    Parameters are those of `explore`. A notebook shows it; elsewhere it works without a page.
+    Parameters are those of `explore`. A notebook shows it; elsewhere it works without a page. Its one trait, `state`,
+    is everything that was done as an immutable value: ``ex.observe(work, "state")`` follows it.
     """
+
+    state = traitlets.Instance(State)
 
     def __init__(
         self, program: Any, cluster: Any = None, history: str | PathLike[str] | None = None, *,
         inputs: Mapping[Any, Any] | None = None, repeats: int = REPEATS,
     ) -> None:  # fmt: skip
+        super().__init__()
         schedule = st.schedule_of(program)
         self.file = None if history is None else Path(history)
         self._lock = threading.RLock()
         self._base_json = program_to_json(schedule.base)
-        self._state = self._first_state(schedule)
+        self.state = self._first_state(schedule)
         self._inputs, self._repeats = inputs, repeats
         self._cluster = cluster
         self._runner: Runner | None = None
@@ -103,36 +109,31 @@ class Explorer:
     # -- what there is ---------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> State:
-        """Everything the explorer shows, as one immutable value."""
-        return self._state
-
-    @property
     def schedule(self) -> Schedule:
         """The schedule one is at."""
-        return self._state.schedule
+        return self.state.schedule
 
     @property
     def selected(self) -> tuple[str, ...]:
         """Names of the selected values."""
-        return self._state.selected
+        return self.state.selected
 
     @property
     def history(self) -> tuple[Node, ...]:
         """Every schedule that was tried; a node's `parent` is the one it was made from."""
-        return self._state.nodes
+        return self.state.nodes
 
     @property
     def results(self) -> dict[str, Measured]:
         """Times by schedule: the title in the history → what was measured."""
-        return {node.title: node.measured for node in self._state.nodes if node.measured is not None}
+        return {node.title: node.measured for node in self.state.nodes if node.measured is not None}
 
     @property
     def moves(self) -> list[Transform]:
         """The legal moves the panel shows: those of the selection, or all."""
         with self._lock:
-            found = self._facts.cards(self._state.node)
-            return [found[at].step for at in self._page.shown_cards(self._state, found)]
+            found = self._facts.cards(self.state.node)
+            return [found[at].step for at in self._page.shown_cards(self.state, found)]
 
     @property
     def widget(self) -> Any:
@@ -168,7 +169,7 @@ class Explorer:
         found = self._facts.paper.get(name)
         if found is None:
             raise ProgramError(
-                f"{name!r} is no schedule of the paper for program {self._state.program.name!r}",
+                f"{name!r} is no schedule of the paper for program {self.state.program.name!r}",
                 rule="programs of cl.workloads have the paper's schedules",
                 hint=", ".join(map(repr, self._facts.paper)) or "cl.explore(cl.workloads.self_attention())",
             )
@@ -176,7 +177,7 @@ class Explorer:
 
     def select(self, *names: Any, add: bool = False) -> Explorer:
         """Select values by name (or the Values themselves); none clears the selection."""
-        chosen = [self._state.program.resolve(name) for name in names]
+        chosen = [self.state.program.resolve(name) for name in names]
         return self.select_boxes(chosen, tuple(chosen), add)
 
     def rename(self, name: str, node: int | None = None) -> Explorer:
@@ -194,7 +195,7 @@ class Explorer:
             if self._runner is None or self._runner.cluster is not self._cluster:
                 self._cluster = self._cluster if self._cluster is not None else self._new_cluster()
                 self._runner = Runner(self._cluster, self._progressed, self._ended)
-            node = self._state.node
+            node = self.state.node
             if self._runner.start(node.id, node.schedule, node.title, self._inputs, self._repeats):
                 self._looks = self._looks.but(notice=None, busy=Busy(f"{node.title}: preparing", can_cancel=True))
                 self._set(lambda state: replace(state, tab="run"))
@@ -219,7 +220,7 @@ class Explorer:
                 "no file to save to", rule="a history is kept in a file", hint='explorer.save("tries.json")'
             )
         with self._lock:
-            history_file.write(target, history_file.to_text(self._state, self._base_json))
+            history_file.write(target, history_file.to_text(self.state, self._base_json))
         return target
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -227,17 +228,17 @@ class Explorer:
     def _new_cluster(self) -> Any:
         from coconet_lab.run.cluster import Cluster
 
-        return Cluster(ranks=self._state.program.ranks, backend="cpu")
+        return Cluster(ranks=self.state.program.ranks, backend="cpu")
 
     def _go(self, change: Callable[[State], State]) -> Explorer:
         """A change of the history: drawn, saved, and followed by costs and a proof in the background."""
         with self._lock:
-            before = self._state
+            before = self.state
             after = change(before)
             if after == before:
                 return self
             self._looks = self._looks.but(refused="", kept=st.followed(self._looks.kept, after.program))
-            self._state = after
+            self.state = after
             self._draw()
             self._arrived()
             if self.file is not None:
@@ -247,7 +248,7 @@ class Explorer:
     def _set(self, change: Callable[[State], State]) -> Explorer:
         """A change that leaves the history as it is."""
         with self._lock:
-            self._state = change(self._state)
+            self.state = change(self.state)
             self._draw()
         return self
 
@@ -263,39 +264,39 @@ class Explorer:
 
     def _view(self) -> dict[str, Any]:
         with self._lock:
-            return self._page.view(self._state, self._looks, self._cluster)
+            return self._page.view(self.state, self._looks, self._cluster)
 
     def _draw_static(self, cancelled: Cancelled) -> None:
-        state = self._state
+        state = self.state
         costs = {node.id: self._facts.known_costs(node.id) for node in state.nodes}
         self._shown.draw_static(state, costs, cancelled)
 
     def _find_facts(self, cancelled: Cancelled) -> None:
         """Moves and costs that a click did not wait for."""
-        node = self._state.node
+        node = self.state.node
 
         def shown() -> list[int]:
-            return self._page.shown_cards(self._state, self._facts.cards(node)) if not cancelled() else []
+            return self._page.shown_cards(self.state, self._facts.cards(node)) if not cancelled() else []
 
-        for _ in self._facts.complete(node, self._state.nodes, shown, cancelled):
+        for _ in self._facts.complete(node, self.state.nodes, shown, cancelled):
             if cancelled():
                 return
             with self._lock:
                 self._draw()
         if self._shown.has_page and not cancelled():
-            state = self._state
+            state = self.state
             self._facts.draw_ahead(node, shown(), self._page.kept(state, self._looks), state.opened, cancelled)
 
     def _prove(self, again: bool = False) -> Explorer:
         """Prove the current schedule and then, newest first, the others that nobody has proved."""
-        at = self._state.current
+        at = self.state.current
 
         def prove(cancelled: Cancelled) -> None:
-            order = [self._state.nodes[at], *reversed(self._state.nodes)]
+            order = [self.state.nodes[at], *reversed(self.state.nodes)]
             for node in (n for n in order if n.parent is not None or (again and n.id == at)):
                 if cancelled():
                     return
-                if self._state.nodes[node.id].proof == "unchecked" and not self._state.nodes[node.id].proof_text:
+                if self.state.nodes[node.id].proof == "unchecked" and not self.state.nodes[node.id].proof_text:
                     self._note_proof(node.id, *verdict_on(node.schedule))
 
         self._proofs.put("proof", prove)
@@ -304,7 +305,7 @@ class Explorer:
     def _note_proof(self, node: int, verdict: st.Verdict, text: str) -> None:
         """A verdict on a schedule holds wherever one is by now."""
         with self._lock:
-            self._state = st.proved(self._state, node, verdict, text)
+            self.state = st.proved(self.state, node, verdict, text)
             self._draw()
             if self.file is not None:
                 self.save()
@@ -320,13 +321,13 @@ class Explorer:
             if self._runner is None or not self._runner.is_running:
                 return
             self._looks = self._looks.but(busy=Busy(now.words, now.done, now.total, can_cancel=True))
-            self._shown.draw_header(self._page.header(self._state, self._looks, self._cluster))
+            self._shown.draw_header(self._page.header(self.state, self._looks, self._cluster))
 
     def _ended(self, ended: Ended) -> None:
         with self._lock:
             self._looks = self._looks.but(busy=None)
             if ended.measured is not None:
-                self._state = st.measured(self._state, ended.node, ended.measured)
+                self.state = st.measured(self.state, ended.node, ended.measured)
             if ended.words:
                 self._looks = self._looks.but(notice=Notice(ended.words, ended.tracebacks, ended.how == "died"))
             self._draw()
@@ -385,11 +386,11 @@ class Explorer:
                 self._draw()
 
     def _ipython_display_(self) -> None:
-        self._shown.display(self.widget, self._state, {n.id: self._facts.known_costs(n.id) for n in self._state.nodes})
+        self._shown.display(self.widget, self.state, {n.id: self._facts.known_costs(n.id) for n in self.state.nodes})
 
     def __repr__(self) -> str:
-        count = len(self._state.nodes)
+        count = len(self.state.nodes)
         return (
-            f"Explorer({self._state.program.name}, {self._state.program.ranks} ranks: at {self._state.node.title!r}, "
+            f"Explorer({self.state.program.name}, {self.state.program.ranks} ranks: at {self.state.node.title!r}, "
             f"{count} schedule{'' if count == 1 else 's'} tried)"
         )

@@ -150,9 +150,8 @@ class Page:
             copies["code"] = "\n".join(found[at].lines) + "\n" if found else ""
             return drawer.code_tab(found, at, state, error), copies
         if state.tab == "run":
-            return drawer.run_tab(
-                state, looks.notice, {}, f"{_run_words(state, cluster)[0]}: the button above, or R."
-            ), copies
+            way = f"not run yet. {_run_words(state, cluster)[0]}: the button above, or R."
+            return drawer.run_tab(state, looks.notice, "running …" if looks.busy else way), copies
         if state.tab == "compare":
             return self._compare(state, looks), copies
         if state.tab == "script":
@@ -194,4 +193,6 @@ def _run_words(state: State, cluster: Any) -> tuple[str, str]:
             f"Start {ranks} CPU ranks",
             f"Start {ranks} ranks on this machine's CPU, then run and time this schedule (R)",
         )
+    if getattr(cluster, "state", "") == "ranks ended":
+        return f"Start {cluster.ranks} ranks again", "The ranks have ended; new ones start, then this schedule runs (R)"
     return f"Run on {cluster.ranks} ranks", f"Run and time this schedule on {cluster.backend} (R)"

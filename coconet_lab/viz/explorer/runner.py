@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Literal
 
 from coconet_lab.errors import ClusterError, CoconetError, RankError
@@ -64,6 +65,7 @@ class Runner:
         self._thread: threading.Thread | None = None
         self._stop_watching = threading.Event()
         self._is_cancelled = False
+        self._first: tuple[int, float] | None = None  # repeats done, and when, at the first look
 
     @property
     def is_running(self) -> bool:
@@ -74,7 +76,7 @@ class Runner:
         """Run a schedule; False where one is running already."""
         if self.is_running:
             return False
-        self._is_cancelled = False
+        self._is_cancelled, self._first = False, None
         self._stop_watching = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(node, schedule, name, inputs, repeats), name="coconet_lab run", daemon=True
@@ -115,7 +117,7 @@ class Runner:
         self._ended(ended)
 
     def _measure(self, node: int, schedule: Schedule, name: str, inputs: Any, repeats: int) -> Ended:
-        if self.cluster.generation == 0:
+        if self.cluster.generation == 0 and self.cluster.ranks == schedule.program.ranks:
             self._progress(Progress(f"Starting {self.cluster.ranks} ranks"))
             self.cluster.start()
         result = self.cluster.run(schedule, inputs, repeats=repeats, name=name, progress=False)
@@ -140,7 +142,7 @@ class Runner:
         return Ended(node, None, "error", f"{type(error).__name__}: {error}", traces)
 
     def _has_died(self) -> bool:
-        return bool(getattr(self.cluster, "state", "running") != "running")
+        return bool(getattr(self.cluster, "state", "") == "ranks ended")
 
     # -- watching ------------------------------------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class Runner:
             if place is None:
                 now = Progress(f"Starting {self.cluster.ranks} ranks, {seconds:.0f} s")
             else:
-                now = self._look(name, *place)
+                now = self._look(name, repeats, *place)
                 if self._is_cancelled:
                     on_ranks.write_cancel(*place)  # the call may have begun after the button was pressed
                     now = Progress("Cancelling", now.done, now.total)
@@ -168,12 +170,23 @@ class Runner:
                 self._progress(now)
                 last = now
 
-    def _look(self, name: str, directory: str, number: int) -> Progress:
+    def _look(self, name: str, repeats: int, directory: str, number: int) -> Progress:
         reports = [on_ranks.read_report(directory, rank, number) for rank in range(self.cluster.ranks)]
         slowest = min(range(len(reports)), key=lambda rank: (reports[rank].done, reports[rank].step))
         report = reports[slowest]
-        if report.total <= 0 or report.done <= 0:
-            return Progress(f"{name}: compiling kernels and loading inputs", 0, -1)
-        return Progress(
-            f"{name}: run {report.done} of {report.total}, slowest rank {slowest}", report.done, report.total
-        )
+        warmups = max(report.total - repeats, 0)
+        done = report.done - warmups
+        if report.total <= 0 or done <= 0:
+            return Progress(f"{name}: compiling kernels and loading inputs")
+        if self._first is None:
+            self._first = done, monotonic()
+        words = f"{name}: run {done} of {repeats}, slowest rank {slowest}"
+        return Progress(words + self._left(done, repeats), done, repeats)
+
+    def _left(self, done: int, repeats: int) -> str:
+        """How long the rest will take, by the repeats seen so far."""
+        first, since = self._first or (done, monotonic())
+        if done <= first:
+            return ""
+        seconds = (monotonic() - since) / (done - first) * (repeats - done)
+        return f", {seconds:.1f} s left"
