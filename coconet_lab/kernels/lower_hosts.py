@@ -68,9 +68,11 @@ class HostLowering(Lowering):
             return Lowering.launch(self, name, members, written, region)
         builder = KernelBuilder(self.memory, name, members, written, region)
         made, reductions = builder.build(), builder.phases.reductions
+        values = {member: builder.planner.canonical(member) for member in members}
+        renamed = {member: value for member, value in values.items() if value != member}
         groups = self.groups_of(self._kind_of_ranks(members or written))
         entries: list[AnyEntry] = []
-        for part in parts_of(self._on_host(made), reductions, self.memory, written):
+        for part in parts_of(self._on_host(made), reductions, self.memory, written, renamed):
             entries.append(self._launch(name, part.ops or members or written, part.made, groups))
             entries += [self._reduction(part, result, groups) for result in part.results]
         gathered = dict.fromkeys(

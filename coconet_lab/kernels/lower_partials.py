@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coconet_lab.ir.dtypes import FP64, INT64, DType
@@ -35,7 +35,9 @@ class Part:
     results: tuple[PartialResult, ...]
 
 
-def parts_of(made: Made, reductions: Sequence[str], memory: Memory, written: Sequence[str]) -> list[Part]:
+def parts_of(
+    made: Made, reductions: Sequence[str], memory: Memory, written: Sequence[str], renamed: Mapping[str, str]
+) -> list[Part]:
     """The kernels that run one after the other for `made`; itself, where no reduction crosses the ranks.
 
     Parameters
@@ -47,6 +49,8 @@ def parts_of(made: Made, reductions: Sequence[str], memory: Memory, written: Seq
     memory : Memory
     written : sequence of names
         What must be stored.
+    renamed : mapping of name to name
+        Updates and slices among the members, and the values they are.
 
     Raises
     ------
@@ -61,7 +65,7 @@ def parts_of(made: Made, reductions: Sequence[str], memory: Memory, written: Seq
     known: dict[int, PartialResult] = {}
     parts = []
     for phase in made.kernel.phases:
-        cutter = _Cutter(made, reductions, memory, frozenset(written), known)
+        cutter = _Cutter(made, reductions, memory, frozenset(written), renamed, known)
         part = cutter.part(phase)
         if part is not None:
             parts.append(part)
@@ -77,9 +81,11 @@ class _Cutter:
         reductions: Sequence[str],
         memory: Memory,
         written: frozenset[str],
+        renamed: Mapping[str, str],
         known: dict[int, PartialResult],
     ) -> None:
-        self.made, self.reductions, self.memory, self.written, self.known = made, reductions, memory, written, known
+        self.made, self.reductions, self.memory, self.written = made, reductions, memory, written
+        self.renamed, self.known = renamed, known
         kernel = made.kernel
         self.tensors, self.slots = list(kernel.tensors), list(made.slots)
         self.dtypes, self.origin = list(kernel.dtypes), list(kernel.origin)
@@ -104,9 +110,17 @@ class _Cutter:
             phases=tuple(phases), accumulators=tuple(self.accumulators),
         )  # fmt: skip
         made = _pruned(kernel, self.slots, self.made.scalars)
-        computed = {kernel.origin[s.out] for s in kernel.statements() if not isinstance(s, _NO_REGISTER)}
-        ops = tuple(name for name in self.memory.program.ops if name in computed)
-        return Part(ops, made, tuple(self.results))
+        return Part(self._computed(made), made, tuple(self.results))
+
+    def _computed(self, made: Made) -> tuple[str, ...]:
+        """The values that a kernel computes or stores."""
+        kernel = made.kernel
+        read = k.Load | k.Combine | k.Argument | _NO_REGISTER
+        found = {kernel.origin[s.out] for s in kernel.statements() if not isinstance(s, read)}
+        stored = {slot.buffer for slot, tensor in zip(made.slots, kernel.tensors) if tensor.written}
+        found |= {name for name in self.written if self.memory.home(name).buffer in stored}
+        found |= {name for name, value in self.renamed.items() if value in found}
+        return tuple(name for name in self.memory.program.ops if name in found)
 
     def _rewritten(self, statements: Sequence[k.Statement]) -> list[k.Statement]:
         found: list[k.Statement] = []
