@@ -85,26 +85,28 @@ class Ours:
 
     def tuned(self, engine: CudaEngine, elements: int, budget: Budget) -> Tuning:
         """The fastest of a sweep over CTAs and unrolling, by the slowest rank; collective."""
-        tried: list[tuple[float, int, int]] = []
-        for ctas, unroll in candidates(elements // self.world.size, engine.gpu.processors):
+        tried: list[tuple[float, int, int, int]] = []
+        for choice in candidates(elements // self.world.size, engine.gpu.processors):
             if budget.is_over(20):
                 break
-            engine.retune(Tuning(ctas, unroll))
+            engine.retune(Tuning(*choice))
             median = sorted(self.samples(engine, 3))[1]
-            tried.append((max(self.world.mpi.allgather(median)), ctas, unroll))
+            tried.append((max(self.world.mpi.allgather(median)), *choice))
         if not tried:
             return Tuning()
         best = min(tried)
         self.best[f"{engine.plan.name} {elements}"] = {"best": best, "tried": tried}
-        return Tuning(best[1], best[2])
+        return Tuning(*best[1:])
 
 
-def candidates(elements: int, processors: int) -> list[tuple[int, int]]:
-    """CTAs and unrolling worth a try for so many elements a rank."""
+def candidates(elements: int, processors: int) -> list[tuple[int, int, int]]:
+    """CTAs, unrolling and threads worth a try for so many elements a rank."""
     passes = max(1, elements // (512 * 8))
     counts = [n for n in (4, 8, 16, 32, 64, processors, 2 * processors) if n <= 2 * passes] or [passes]
-    large = elements >= 1 << 20
-    return [(n, unroll) for n in counts[-3 if large else -4 :] for unroll in ((1, 2, 4) if large else (1,))]
+    if elements < 1 << 20:
+        return [(n, 1, 512) for n in counts[-4:]]
+    found = [(n, unroll, 512) for n in counts[-3:] for unroll in (1, 2, 4)]
+    return [*found, (2 * processors, 1, 256), (2 * processors, 2, 256), (4 * processors, 1, 256)]
 
 
 def measure_ours(ours: Ours, table: Table, budget: Budget, workload: str, dtype: str, elements: int) -> None:

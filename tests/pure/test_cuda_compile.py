@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import cuda_samples as samples
 import pytest
 
@@ -46,8 +48,10 @@ def cache(pytestconfig):
 def test_every_kernel_of_a_workload_compiles(name, arch, cache):
     workload = MADE[name]()
     kernels = [kernel for schedule in workload.schedules.values() for kernel in lower(schedule.program).kernels()]
-    for source in {source.name: source for source in map(print_kernel, kernels)}.values():
-        assert compile_kernel(source, Variant(arch), cache=cache)[1:4] == b"ELF"
+    sources = {source.name: source for source in map(print_kernel, kernels)}.values()
+    with ThreadPoolExecutor(2) as pool:
+        for code in pool.map(lambda source: compile_kernel(source, Variant(arch), cache=cache), sources):
+            assert code[1:4] == b"ELF"
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
