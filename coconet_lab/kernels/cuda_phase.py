@@ -184,7 +184,8 @@ class PhasePrinter:
         text = f"up(x{s.out}[u][0].at[{lane}])"
         for peer in range(1, self.kernel.space.ranks):
             text = step(text, f"up(x{s.out}[u][{peer}].at[{lane}])")
-        return f"const {kind} r{s.out} = {rounded_to(tensor.dtype, text)};{self.comment(s.out)}"
+        # A host's part of a sum of 16-bit values stays wide: its register does.
+        return f"const {kind} r{s.out} = {rounded_to(self.dtype(s.out), text)};{self.comment(s.out)}"
 
     def element(self, body: Iterable[k.Statement], skip: Sequence[k.Statement] = ()) -> Iterator[str]:
         """The arithmetic at element `j` of the vector; stores go into packs, which are put away after the vector."""

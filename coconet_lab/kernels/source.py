@@ -34,7 +34,7 @@ def plan_source(plan: Plan, target: str) -> str:
     if not kernels:
         return ""
     bodies = _BLANK.join(print_kernel(kernel).body for kernel in kernels)
-    return f"#define RANKS {plan.group_ranks}\n{prelude()}{bodies}"
+    return f"#define RANKS {plan.placement.local}\n{prelude()}{bodies}"
 
 
 def kernel_source(kernel: Kernel, target: str) -> str:

@@ -180,7 +180,7 @@ def batch_text(template: str, request: Request) -> str:
     '#SBATCH --nodes=2\\nsrun {program}\\n'
     """
     beside = os.path.join(sysconfig.get_path("scripts"), "mpiexec")
-    given = {"mpiexec": beside, **dict(request.options)}
+    given = {"mpiexec": beside, "per_node": _per_node(request), **dict(request.options)}
     values: Mapping[str, object] = {**given, "ranks": request.ranks, "nodes": request.nodes or ""}
     unknown = set(dict(request.options)) - set(_PLACE.findall(template)) - {"mpiexec", "directory", "start_s"}
     if unknown:
@@ -197,6 +197,12 @@ def batch_text(template: str, request: Request) -> str:
         if all(str(values.get(name, "")) for name in names):
             lines.append(_PLACE.sub(lambda match: _one_line(str(values[match[1]])), line))
     return "".join(lines)
+
+
+def _per_node(request: Request) -> str:
+    """Ranks of each node, where they are equally many: kernels reach the ranks of their own host."""
+    nodes = request.nodes or 0
+    return str(request.ranks // nodes) if nodes and not request.ranks % nodes else ""
 
 
 def _one_line(text: str) -> str:

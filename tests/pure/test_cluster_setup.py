@@ -84,6 +84,11 @@ def test_the_batch_text_takes_what_was_given_and_leaves_out_the_rest():
     assert text == "#!/bin/sh\n#SBATCH --ntasks=16\n#SBATCH --time=1:00\n{program}\n"
 
 
+@pytest.mark.parametrize(("ranks", "nodes", "expected"), [(16, 2, "per 8\n"), (5, 2, ""), (5, None, "")])
+def test_as_many_ranks_go_to_each_node_where_they_divide(ranks, nodes, expected):
+    assert batch_text("per @per_node@\n", Request(ranks, nodes=nodes)) == expected
+
+
 def test_an_option_cannot_add_a_line_or_an_expression_to_the_batch_text():
     text = batch_text(TEMPLATE, Request(1, profile="slurm", options=(("time", "1\nrm -rf x"),)))
     assert "rm" not in text

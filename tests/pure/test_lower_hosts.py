@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -163,6 +164,16 @@ def test_without_a_barrier_of_the_host_ranks_read_what_is_not_there_yet(side):
     broken = [replace(entry, **{side: ()}) if isinstance(entry, Launch) else entry for entry in plan.entries]
     with pytest.raises(AssertionError):
         check(schedule.program, 2, plan=replace(plan, entries=tuple(broken)))
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_the_printed_kernels_reach_the_ranks_of_one_host_and_keep_a_hosts_sum_wide(target):
+    plan = sgd(64, 4, "fp16").schedules["fuse(RS-Opt-AG)"].plan(hosts=2)
+    text = plan.code(target)
+    combined = next(line for line in text.splitlines() if re.search(r"\br0 = .*(t0_0|x0\[u\]\[0\])", line))
+    assert re.search(r"t0_1|x0\[u\]\[1\]", combined)
+    assert not re.search(r"t0_2|x0\[u\]\[2\]|to_fp16|rounded<", combined)
+    assert ("#define RANKS 2" in text) == (target == "cuda")
 
 
 def test_a_kernel_that_reaches_another_host_is_found():
