@@ -176,8 +176,8 @@ def measure_torch(lab: Torch, table: Table, budget: Budget, workload: str, dtype
             measure(lab, zero_redundancy(lab, elements), graph=False, count=5)))  # fmt: skip
 
 
-def guarded(table: Table, what: str, action: Callable[[], Any]) -> None:
-    """One rank's failure is a note on all of them, not the end of the run."""
+def guarded(table: Table, what: str, action: Callable[[], Any]) -> bool:
+    """Whether all ranks did it: one rank's failure is a note on all of them, not the end of the run."""
     problem = ""
     try:
         action()
@@ -186,6 +186,7 @@ def guarded(table: Table, what: str, action: Callable[[], Any]) -> None:
     found = [text for text in table.world.mpi.allgather(problem) if text]
     if found and table.world.rank == 0:
         say(f"NOT MEASURED {found[0]}")
+    return not found
 
 
 def main() -> None:
@@ -199,7 +200,8 @@ def main() -> None:
     table = Table(world, options.out, gpu.name)
     lab = Torch(world)
     if not options.without_torch:
-        lab.start()
+        started = guarded(table, "torch", lab.start)
+        lab.torch = lab.torch if started else None
     for workload in options.workloads.split(","):
         for dtype in options.dtypes.split(","):
             for exponent in map(int, options.exponents.split(",")):
