@@ -9,18 +9,15 @@ import numpy as np
 
 from coconet_lab.errors import CodegenError, ProgramError
 from coconet_lab.ir import ops as o
-from coconet_lab.ir.dtypes import BF16, FP16, FP32, FP64, DType
+from coconet_lab.ir.dtypes import DType
 from coconet_lab.ir.rank_values import block_slices, spread
 from coconet_lab.ir.rounding import literal
 from coconet_lab.kernels.plan import Chunk, Library, Plan
+from coconet_lab.run.cublas import TYPES, Product
 from coconet_lab.run.cuda_device import import_cupy
 from coconet_lab.run.cuda_memory import DeviceMemory
 
 Step = Callable[[Any], None]
-
-# cudaDataType_t, and the compute type of each: float sums for 16 bits, never TF32
-_TYPES: dict[DType, int] = {FP32: 0, FP64: 1, FP16: 2, BF16: 14}
-_COMPUTE_32F, _COMPUTE_64F, _DEFAULT, _PLAIN = 68, 70, -1, 0
 
 
 def library_step(plan: Plan, entry: Library, memory: DeviceMemory) -> Step:
@@ -60,12 +57,12 @@ def _matmul_step(entry: Library, memory: DeviceMemory) -> Step:
         a, c = _cut(a, chunk), _cut(c, chunk)
     if not c.size:
         return lambda stream: None
-    if dtype not in _TYPES:
+    if dtype not in TYPES:
         return _integer_product(a, b, c)
     rows_a, rows_c = _rows(a, entry.name), _rows(c, entry.name)
     if b.strides[-1] != b.itemsize or rows_a[0] != rows_c[0]:
         raise _no_product(entry.name)
-    return _gemm(rows_a, rows_c, a, b, c, dtype)
+    return _gemm(rows_a, rows_c, a, b, c, dtype, memory)
 
 
 Rows = tuple[int, int, int, int]
@@ -100,29 +97,15 @@ def _no_product(name: str) -> CodegenError:
     )
 
 
-def _gemm(rows_a: Rows, rows_c: Rows, a: Any, b: Any, c: Any, dtype: DType) -> Step:
-    """Row-major ``C = A B`` is cuBLAS's column-major ``Cᵀ = Bᵀ Aᵀ``."""
-    from cupy.cuda import cublas, device
-
+def _gemm(rows_a: Rows, rows_c: Rows, a: Any, b: Any, c: Any, dtype: DType, memory: DeviceMemory) -> Step:
     batches, rows, step_c, batch_c = rows_c
     _, _, step_a, batch_a = rows_a
-    kind, wide = _TYPES[dtype], dtype == FP64
-    # Read by cuBLAS at each call: they must live as long as the step.
-    one, zero = (np.array(n, np.float64 if wide else np.float32) for n in (1, 0))
-    step_b = max(b.strides[0] // b.itemsize, 1)
     inner, columns = b.shape
-    compute = _COMPUTE_64F if wide else _COMPUTE_32F
-
-    def multiply(stream: Any) -> None:
-        with stream:
-            handle = device.get_cublas_handle()
-            cublas.gemmStridedBatchedEx(
-                handle, _PLAIN, _PLAIN, columns, rows, inner, one.ctypes.data, b.data.ptr, kind, step_b, 0,
-                a.data.ptr, kind, step_a, batch_a, zero.ctypes.data,
-                c.data.ptr, kind, step_c, batch_c, batches, compute, _DEFAULT,
-            )  # fmt: skip
-
-    return multiply
+    step_b = max(b.strides[0] // b.itemsize, 1)
+    product = Product(batches, rows, columns, inner, step_a, step_b, step_c, batch_a, batch_c, dtype)
+    cublas = memory.cublas()
+    left, right, target = a.data.ptr, b.data.ptr, c.data.ptr
+    return lambda stream: cublas.multiply(product, left, right, target, stream)
 
 
 def _integer_product(a: Any, b: Any, c: Any) -> Step:

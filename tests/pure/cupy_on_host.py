@@ -248,18 +248,37 @@ class _Mail:
             return self.items.pop(0)
 
 
-def _gemm(handle, ta, tb, m, n, k, one, b, kind, ldb, sb, a, _a, lda, sa, zero, c, _c, ldc, sc, batches, compute, algo):
-    item = np.dtype({0: np.float32, 1: np.float64, 2: np.float16}[kind])
+class Cublas:
+    """In place of libcublas: what `run.cublas` calls, with its ctypes arguments."""
 
-    def matrix(place, rows, columns, step, batch, stride):
-        start = place + batch * stride * item.itemsize
-        flat = at(start, ((rows - 1) * step + columns) * item.itemsize).view(item)
-        return np.lib.stride_tricks.as_strided(flat, (rows, columns), (step * item.itemsize, item.itemsize))
+    def cublasCreate_v2(self, handle):
+        return 0
 
-    for batch in range(batches):
-        left, right = matrix(a, n, k, lda, batch, sa), matrix(b, k, m, ldb, batch, sb)
-        out = matrix(c, n, m, ldc, batch, sc)
-        out[...] = (left.astype(np.float64) @ right.astype(np.float64)).astype(item)
+    def cublasDestroy_v2(self, handle):
+        return 0
+
+    def cublasSetStream_v2(self, handle, stream):
+        return 0
+
+    def cublasSetWorkspace_v2(self, handle, workspace, nbytes):
+        return 0
+
+    def cublasGemmStridedBatchedEx(self, handle, ta, tb, *arguments):
+        m, n, k, _one, b, kind, ldb, _sb, a, _a, lda, sa, _zero, c, _c, ldc, sc, batches, _compute, _algo = (
+            getattr(x, "value", x) for x in arguments
+        )
+        item = np.dtype({0: np.float32, 1: np.float64, 2: np.float16}[kind])
+
+        def matrix(place, rows, columns, step, batch, stride):
+            start = place + batch * stride * item.itemsize
+            flat = at(start, ((rows - 1) * step + columns) * item.itemsize).view(item)
+            return np.lib.stride_tricks.as_strided(flat, (rows, columns), (step * item.itemsize, item.itemsize))
+
+        for batch in range(batches):
+            left, right = matrix(a, n, k, lda, batch, sa), matrix(b, k, m, ldb, batch, 0)
+            out = matrix(c, n, m, ldc, batch, sc)
+            out[...] = (left.astype(np.float64) @ right.astype(np.float64)).astype(item)
+        return 0
 
 
 def make(gpus: int) -> types.ModuleType:
@@ -274,8 +293,6 @@ def make(gpus: int) -> types.ModuleType:
     cuda.get_elapsed_time = lambda a, b: 1.0
     cuda.function = types.SimpleNamespace(Module=Module)
     cuda.driver = types.SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda f, threads, shared: 2)
-    cuda.cublas = types.SimpleNamespace(gemmStridedBatchedEx=_gemm)
-    cuda.device = types.SimpleNamespace(get_cublas_handle=lambda: 0)
     module.cuda = cuda
 
     def ndarray(shape, dtype, place):
