@@ -60,7 +60,9 @@ def explore(
     --------
     >>> import coconet_lab as cl
     >>> ex = explore(cl.workloads.self_attention(batch=4, sequence=8, hidden=16, ranks=2).program)
-    >>> ex.apply(ex.moves[0]).schedule.steps
+    >>> ex.apply(ex.moves[0])
+    self_attention, 2 ranks: at 'split total', 2 schedules tried
+    >>> ex.schedule.steps
     (Split(target='total', dim=None, into='rs_ag'),)
     """
     return Explorer(program, cluster, history, inputs=inputs, repeats=repeats)
@@ -70,7 +72,8 @@ class Explorer(traitlets.HasTraits):
     """What `explore` returns: everything a click does can be done from Python too.
 
     Parameters are those of `explore`. A notebook shows it; elsewhere it works without a page. Its one trait, `state`,
-    is everything that was done as an immutable value: ``ex.observe(work, "state")`` follows it.
+    is everything that was done as an immutable value: ``ex.observe(work, "state")`` follows it, and every method that
+    changes it returns it.
     """
 
     state = traitlets.Instance(State)
@@ -142,7 +145,7 @@ class Explorer(traitlets.HasTraits):
 
     # -- what can be done ------------------------------------------------------------------------------------------
 
-    def apply(self, step: Transform) -> Explorer:
+    def apply(self, step: Transform) -> State:
         """Take a step.
 
         Raises
@@ -152,19 +155,19 @@ class Explorer(traitlets.HasTraits):
         """
         return self._go(lambda state: st.apply(state, step))
 
-    def undo(self) -> Explorer:
+    def undo(self) -> State:
         """Back to the schedule this one was made from."""
         return self._go(st.undo)
 
-    def redo(self) -> Explorer:
+    def redo(self) -> State:
         """What the last undo left."""
         return self._go(st.redo)
 
-    def jump(self, node: int) -> Explorer:
+    def jump(self, node: int) -> State:
         """To a schedule of the history, by its number."""
         return self._go(lambda state: st.jump(state, node))
 
-    def goto(self, name: str) -> Explorer:
+    def goto(self, name: str) -> State:
         """To one of the paper's schedules, step by step, each step a node of the history."""
         found = self._facts.paper.get(name)
         if found is None:
@@ -175,21 +178,21 @@ class Explorer(traitlets.HasTraits):
             )
         return self._go(lambda state: st.follow(state, found.steps, name))
 
-    def select(self, *names: Any, add: bool = False) -> Explorer:
+    def select(self, *names: Any, add: bool = False) -> State:
         """Select values by name (or the Values themselves); none clears the selection."""
         chosen = [self.state.program.resolve(name) for name in names]
         return self.select_boxes(chosen, tuple(chosen), add)
 
-    def rename(self, name: str, node: int | None = None) -> Explorer:
+    def rename(self, name: str, node: int | None = None) -> State:
         """Name the current schedule, or another of the history."""
         return self._go(lambda state: st.rename(state, state.current if node is None else node, name))
 
-    def check(self) -> Explorer:
+    def check(self) -> State:
         """Prove the current schedule again, in the background."""
         self._set(lambda state: st.proved(state, state.current, "unchecked", ""))
         return self._prove(again=True)
 
-    def run(self) -> Explorer:
+    def run(self) -> State:
         """Run and time the current schedule on the cluster, in the background."""
         with self._lock:
             if self._runner is None or self._runner.cluster is not self._cluster:
@@ -199,13 +202,13 @@ class Explorer(traitlets.HasTraits):
             if self._runner.start(node.id, node.schedule, node.title, self._inputs, self._repeats):
                 self._looks = self._looks.but(notice=None, busy=Busy(f"{node.title}: preparing", can_cancel=True))
                 self._set(lambda state: replace(state, tab="run"))
-        return self
+        return self.state
 
-    def cancel(self) -> Explorer:
+    def cancel(self) -> State:
         """End the run that is under way; what it measured is kept."""
         if self._runner is not None and self._runner.is_running:
             self._runner.cancel()
-        return self
+        return self.state
 
     def wait(self, timeout_s: float = 60.0) -> bool:
         """Wait for the run, proofs and costs that are under way; False after `timeout_s`."""
@@ -230,27 +233,27 @@ class Explorer(traitlets.HasTraits):
 
         return Cluster(ranks=self.state.program.ranks, backend="cpu")
 
-    def _go(self, change: Callable[[State], State]) -> Explorer:
+    def _go(self, change: Callable[[State], State]) -> State:
         """A change of the history: drawn, saved, and followed by costs and a proof in the background."""
         with self._lock:
             before = self.state
             after = change(before)
             if after == before:
-                return self
+                return self.state
             self._looks = self._looks.but(refused="", kept=st.followed(self._looks.kept, after.program))
             self.state = after
             self._draw()
             self._arrived()
             if self.file is not None:
                 self.save()
-        return self
+        return self.state
 
-    def _set(self, change: Callable[[State], State]) -> Explorer:
+    def _set(self, change: Callable[[State], State]) -> State:
         """A change that leaves the history as it is."""
         with self._lock:
             self.state = change(self.state)
             self._draw()
-        return self
+        return self.state
 
     def _arrived(self) -> None:
         """Background work for where one is now: what is still wanted of elsewhere is dropped."""
@@ -287,7 +290,7 @@ class Explorer(traitlets.HasTraits):
             state = self.state
             self._facts.draw_ahead(node, shown(), self._page.kept(state, self._looks), state.opened, cancelled)
 
-    def _prove(self, again: bool = False) -> Explorer:
+    def _prove(self, again: bool = False) -> State:
         """Prove the current schedule and then, newest first, the others that nobody has proved."""
         at = self.state.current
 
@@ -300,7 +303,7 @@ class Explorer(traitlets.HasTraits):
                     self._note_proof(node.id, *verdict_on(node.schedule))
 
         self._proofs.put("proof", prove)
-        return self
+        return self.state
 
     def _note_proof(self, node: int, verdict: st.Verdict, text: str) -> None:
         """A verdict on a schedule holds wherever one is by now."""
@@ -346,31 +349,31 @@ class Explorer(traitlets.HasTraits):
         """What is known of the schedules."""
         return self._facts
 
-    def select_boxes(self, names: Sequence[str], kept: tuple[str, ...], add: bool) -> Explorer:
+    def select_boxes(self, names: Sequence[str], kept: tuple[str, ...], add: bool) -> State:
         """Select what a box stands for; `kept` are names that must not be folded away."""
         self._looks = self._looks.but(kept=(*self._looks.kept, *kept) if add else kept)
         self._set(lambda state: st.select(state, names, add))
         self._behind.put("facts", self._find_facts)
-        return self
+        return self.state
 
-    def open_scopes(self, scopes: tuple[str, ...], close: bool = False) -> Explorer:
+    def open_scopes(self, scopes: tuple[str, ...], close: bool = False) -> State:
         """Unfold dotted scopes of a large program, or fold them."""
         return self._set(lambda state: st.open_scopes(state, scopes, close))
 
-    def change(self, **parts: Any) -> Explorer:
+    def change(self, **parts: Any) -> State:
         """Change parts of the state that are not history: `tab`, `target`."""
         return self._set(lambda state: replace(state, **parts))
 
-    def look(self, **parts: Any) -> Explorer:
+    def look(self, **parts: Any) -> State:
         """Change what is on screen but not in the state."""
         self._looks = self._looks.but(**parts)
         return self.redraw()
 
-    def say(self, words: str) -> Explorer:
+    def say(self, words: str) -> State:
         """One line in the moves panel."""
         return self.look(refused=words)
 
-    def redraw(self) -> Explorer:
+    def redraw(self) -> State:
         """Draw everything again."""
         return self._set(lambda state: state)
 
@@ -389,8 +392,4 @@ class Explorer(traitlets.HasTraits):
         self._shown.display(self.widget, self.state, {n.id: self._facts.known_costs(n.id) for n in self.state.nodes})
 
     def __repr__(self) -> str:
-        count = len(self.state.nodes)
-        return (
-            f"Explorer({self.state.program.name}, {self.state.program.ranks} ranks: at {self.state.node.title!r}, "
-            f"{count} schedule{'' if count == 1 else 's'} tried)"
-        )
+        return f"Explorer({self.state!r})"

@@ -11,6 +11,7 @@ from typing import Literal
 
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir.program import Program
+from coconet_lab.run.results import duration
 from coconet_lab.run.trace import Span
 from coconet_lab.schedule.schedule import Schedule
 from coconet_lab.transforms.base import Transform
@@ -44,6 +45,11 @@ class Measured:
     def median_us(self) -> float:
         """Median over the repeats."""
         return self.quantile_us(0.5)
+
+    def __repr__(self) -> str:
+        spread = f"p10 {duration(self.quantile_us(0.1))}, p90 {duration(self.quantile_us(0.9))}"
+        where = f"{len(self.samples_us)} repeats, {self.ranks} ranks, {self.backend}"
+        return f"{duration(self.median_us)} ({spread}, {where})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,11 @@ class Node:
     def title(self) -> str:
         """Its name, else the words of its last step, else ``start``."""
         return self.name or (step_words(self.step) if self.step is not None else "start")
+
+    def __repr__(self) -> str:
+        parts = [f"{self.id} {self.title!r}", *([f"from {self.parent}"] if self.parent is not None else [])]
+        parts += [self.proof] if self.proof != "unchecked" else []
+        return f"Node({', '.join([*parts, *([repr(self.measured)] if self.measured is not None else [])])})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +149,10 @@ class State:
         diff = self.schedule.record[-1].diff
         lit = {*diff.added, *diff.changed}
         return tuple(name for name in diff.after.ops if name in lit)
+
+    def __repr__(self) -> str:
+        tried = f"{len(self.nodes)} schedule{'' if len(self.nodes) == 1 else 's'} tried"
+        return f"{self.program.name}, {self.program.ranks} ranks: at {self.node.title!r}, {tried}"
 
 
 def schedule_of(item: object) -> Schedule:
