@@ -60,15 +60,23 @@ def random_words(seed: int, stream: int, indices: Array) -> Array:
 
 
 def _words(seed: int, stream: int, flat: Array) -> Array:
+    if flat.size and (np.diff(flat) == 1).all():  # one run: no index has to be looked up
+        first = int(flat[0])
+        calls = np.arange(first // 4, int(flat[-1]) // 4 + 1, dtype=np.int64)
+        return _called(seed, stream, calls).ravel()[first % 4 :][: flat.size]
     # Indices of a block come in runs, so neighbours that share a call stand together.
     blocks = flat // 4
     starts = np.flatnonzero(np.concatenate(([True], blocks[1:] != blocks[:-1])))
-    calls = blocks[starts].view(np.uint64)
-    key = (seed & _MASK, (seed >> 32) & _MASK)
-    counter = (calls & np.uint64(_MASK), calls >> np.uint64(32), stream & _MASK, (stream >> 32) & _MASK)
-    words = philox(counter, key)
+    words = _called(seed, stream, blocks[starts])
     call = np.repeat(np.arange(len(starts)), np.diff(np.concatenate((starts, [len(flat)]))))
     return np.asarray(words[call, flat % 4])
+
+
+def _called(seed: int, stream: int, calls: Array) -> Array:
+    """The four words of every call of a stream, the words last."""
+    numbers = calls.view(np.uint64)
+    counter = (numbers & np.uint64(_MASK), numbers >> np.uint64(32), stream & _MASK, (stream >> 32) & _MASK)
+    return philox(counter, (seed & _MASK, (seed >> 32) & _MASK))
 
 
 def keep_threshold(p: float) -> int:

@@ -17,6 +17,7 @@ from coconet_lab.run import ranks
 from coconet_lab.run.engine_trace import Span
 
 Array = np.ndarray[Any, Any]
+_DRAWN_BYTES = 256 << 20
 Part = Array | Callable[..., Array] | None
 
 
@@ -71,6 +72,7 @@ class _Kept:
 
     engines: dict[str, Any] = field(default_factory=dict)
     world: Any = None
+    drawn: dict[tuple[int, Input, int], Array] = field(default_factory=dict)
 
 
 _kept = _Kept()  # one per rank process by nature, as its MPI world is
@@ -82,7 +84,9 @@ def prepare(job: Job, parts: Mapping[str, Part]) -> float:
     ranks.report(op=job.what or job.plan.name, step=-1, done=0, total=job.repeats + job.warmup)
     engine = _make_engine(job.plan, job.backend)
     _kept.engines[job.key] = engine
-    engine.load({name: _part(job, name, part, _world(job.backend).rank) for name, part in parts.items()})
+    rank = _world(job.backend).rank
+    engine.load({name: _part(job, name, part, rank) for name, part in parts.items()})
+    _forget_draws(job, rank)
     engine.set_scalars(dict(job.scalars))
     return float(engine.compile_s)
 
@@ -111,9 +115,23 @@ def _part(job: Job, name: str, part: Part, rank: int) -> Array:
         return part
     if part is not None:
         return input_block(job.program, {name: part}, name, rank)
-    size = job.program.group_ranks
-    op = cast(Input, job.program.ops[name])
-    return random_block(op, job.seed, op.type.ranges(rank % size, size), rank % size)
+    key = _draw_key(job, name, rank)
+    if key not in _kept.drawn:
+        _, op, index = key
+        _kept.drawn[key] = random_block(op, job.seed, op.type.ranges(index, job.program.group_ranks), index)
+    return _kept.drawn[key]
+
+
+def _draw_key(job: Job, name: str, rank: int) -> tuple[int, Input, int]:
+    return job.seed, cast(Input, job.program.ops[name]), rank % job.program.group_ranks
+
+
+def _forget_draws(job: Job, rank: int) -> None:
+    """Keep what the next schedule of a comparison draws again, if it is not too much: drawing takes its time."""
+    wanted = {_draw_key(job, n, rank) for n, op in job.program.ops.items() if isinstance(op, Input)}
+    _kept.drawn = {key: array for key, array in _kept.drawn.items() if key in wanted}
+    if sum(array.nbytes for array in _kept.drawn.values()) > _DRAWN_BYTES:
+        _kept.drawn.clear()
 
 
 def execute(job: Job, parts: Mapping[str, Part]) -> RankRun:

@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from importlib import metadata
 
+from coconet_lab.run.progress import in_kernel
+
 _NAMED = ("coconet-lab", "numpy", "numba", "mpi4py", "mpich", "cupy-cuda13x", "nvidia-nccl-cu13", "torch")
 
 
@@ -119,7 +121,7 @@ def versions() -> str:
 
 def command() -> str:
     """The command line of this process, without its folders."""
-    if "ipykernel" in sys.modules:
+    if in_kernel():
         return "notebook"
     words = [os.path.basename(word) if os.path.isabs(word) else word for word in sys.argv]
     return " ".join([words[0] or "python", *words[1:]])

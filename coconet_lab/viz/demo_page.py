@@ -10,7 +10,7 @@ from typing import Any
 from coconet_lab.run.comparison import Comparison
 from coconet_lab.run.results import duration
 from coconet_lab.viz.charts import speedup_bars
-from coconet_lab.viz.draw import draw
+from coconet_lab.viz.draw import Drawing, draw
 from coconet_lab.viz.index_page import Code, Figure, Section, Table, write_index
 from coconet_lab.viz.timeline import timeline
 from coconet_lab.workloads import Workload
@@ -39,12 +39,14 @@ def write_demo(out_dir: Path, parts: Sequence[Part]) -> Path:
 def _sections(out_dir: Path, title: str, made: Workload, measured: Comparison) -> list[Section]:
     final = list(made.schedules)[-1]
     schedule = made.schedules[final]
+    name = made.name.replace("_", "-")
+    script = Code(schedule.script(), "the steps; each is drawn below, before and after")
     return [
         Section(title, ["The program as it is written, layouts as colours.", _graph(out_dir, made.name, made.program)]),
-        Section(f"{title}: times", [_times(measured), _bars(out_dir, made.name, measured)]),
-        Section(f"{title}: the way to {final}", [schedule.script(), *_steps(out_dir, made, final)]),
-        Section(f"{title}: what ran when", _timelines(out_dir, made.name, measured, final)),
-        Section(f"{title}: the generated kernel", [Code(schedule.code("cpu"), f"what ran for {final}")]),
+        Section(f"{name}: times", [_times(measured), _bars(out_dir, made.name, measured)]),
+        Section(f"{name}: the way to {final}", [script, *_steps(out_dir, made, final)]),
+        Section(f"{name}: what ran when", _timelines(out_dir, made.name, measured, final)),
+        Section(f"{name}: the generated kernel", [Code(schedule.code("cpu"), f"what ran for {final}")]),
     ]
 
 
@@ -57,7 +59,7 @@ def _times(measured: Comparison) -> Table:
             f"{duration(row.timing.p10_us)} to {duration(row.timing.p90_us)}",
             f"{naive / row.timing.median_us:.2f}×",
             f"{hand / row.timing.median_us:.2f}×",
-            f"{row.timing.compile_s:.1f} s",
+            f"{row.timing.compile_s:.1f} s" if row.result is not None else "",
         )
         for row in measured.rows
     ]
@@ -73,27 +75,36 @@ def _bars(out_dir: Path, name: str, measured: Comparison) -> Figure:
 
 def _steps(out_dir: Path, made: Workload, final: str) -> list[Figure]:
     schedule = made.schedules[final]
-    figures = []
-    for index, step in enumerate(schedule.steps):
-        path = out_dir / f"{made.name}_step{index + 1}_{step.kind}.svg"
-        draw(schedule, step=index + 1).save(str(path))
-        figures.append(Figure(path, f"step {index + 1}: {step.script()}, before and after"))
-    return figures
+    return [
+        _drawn(
+            draw(schedule, step=number),
+            out_dir / f"{made.name}_step{number}_{step.kind}.svg",
+            f"step {number}: {step.script()}, before and after",
+        )
+        for number, step in enumerate(schedule.steps, 1)
+    ]
 
 
 def _timelines(out_dir: Path, name: str, measured: Comparison, final: str) -> list[Any]:
-    figures = []
-    for row in (measured["naive"], measured[final]):
-        axes = timeline(row.trace)
-        axes.set_title(f"{row.schedule}, last repeat", loc="left", fontsize=10)
-        figures.append(_saved(axes, out_dir / f"{name}_timeline_{_slug(row.schedule)}.svg", row.schedule))
-    return figures
+    rows = (measured["naive"], measured[final])
+    return [
+        _saved(
+            timeline(row.trace),
+            out_dir / f"{name}_timeline_{_slug(row.schedule)}.svg",
+            f"{row.schedule}: every rank in the last repeat, {duration(row.trace.total_us)}",
+        )
+        for row in rows
+    ]
 
 
 def _graph(out_dir: Path, name: str, program: Any) -> Figure:
-    path = out_dir / f"{name}_program.svg"
-    draw(program).save(str(path))
-    return Figure(path, "the dataflow graph")
+    return _drawn(draw(program), out_dir / f"{name}_program.svg", "the dataflow graph")
+
+
+def _drawn(drawing: Drawing, path: Path, caption: str) -> Figure:
+    """A graph, in a file and in the page itself, where it takes the page's light or dark colours."""
+    drawing.save(path)
+    return Figure(drawing, caption)
 
 
 def _saved(axes: Any, path: Path, caption: str) -> Figure:

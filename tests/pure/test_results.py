@@ -208,5 +208,6 @@ def test_a_gpu_machine_is_named_by_its_gpu(monkeypatch):
 def test_the_command_has_no_folders_of_this_machine(monkeypatch):
     absolute = "/".join(["", "somewhere", "x.json"])
     monkeypatch.setattr(source.sys, "argv", ["/".join(["", "bin", "coconet-lab"]), "bench", "--json", absolute])
-    monkeypatch.delitem(source.sys.modules, "ipykernel", raising=False)
     assert source.command() == "coconet-lab bench --json x.json"
+    monkeypatch.setattr(source, "in_kernel", lambda: True)
+    assert source.command() == "notebook"
