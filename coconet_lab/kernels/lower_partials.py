@@ -162,7 +162,9 @@ class _Cutter:
     def _accumulated(self, statement: k.Accumulate) -> list[k.Statement]:
         """The partial result in the wide type, unfinished: sums of squares for a norm, plain sums for a mean."""
         whole, value = self.made.kernel.accumulators[statement.accumulator], self.reductions[statement.accumulator]
-        wide = FP64 if whole.dtype.is_float else INT64
+        picks = whole.fn in ("max", "min")
+        # Of no element, the largest integer is the least of its own type.
+        wide = FP64 if whole.dtype.is_float else whole.dtype if picks else INT64
         found: list[k.Statement] = []
         register = statement.arg
         if self.dtypes[register] != wide:
@@ -171,7 +173,7 @@ class _Cutter:
         if whole.fn == "norm":
             found.append(k.Apply(self._register(wide, value), "Mul", (register, register)))
             register = len(self.dtypes) - 1
-        fn = whole.fn if whole.fn in ("max", "min") else "sum"
+        fn = whole.fn if picks else "sum"
         at = len(self.accumulators)
         self.accumulators.append(replace(whole, fn=fn, dtype=wide, crosses=False))
         found.append(k.Accumulate(at, register))

@@ -214,8 +214,9 @@ class Exchange(Entry):
 
     Among all ranks of the group, in rank order:
 
-    - ``"Reduction"``: ``sources[0]`` are this rank's partial results, in float64 or int64; ``targets[0]`` becomes the
-      result of `reduction` ("sum", "mean", "max", "min" or "norm"; of so many elements as `counts` says).
+    - ``"Reduction"``: ``sources[0]`` are this rank's partial results, of a norm its sums of squares, in float64 or an
+      integer type; ``targets[0]`` becomes the result of `reduction` ("sum", "mean", "max", "min" or "norm"; of as many
+      elements as `counts` says).
     """
 
     kind: Literal["ReduceScatter", "AllGather", "Reduction"]

@@ -10,7 +10,7 @@ from engine_checks import differences, run_on
 import coconet_lab as cl
 from coconet_lab.errors import ClusterError, InputError
 from coconet_lab.ir.exact import integer_inputs
-from coconet_lab.ir.inputs import proof_inputs
+from coconet_lab.ir.inputs import proof_inputs, random_inputs
 from coconet_lab.kernels.lower import lower
 from coconet_lab.run.cluster import Cluster
 from coconet_lab.run.engine import Engine
@@ -49,6 +49,14 @@ def test_groups_that_span_two_hosts_each_send_to_the_others():
     check(pipeline(8, 8, 8, 8, 2).schedules["ol(RS,fuse(C-P2P),AG)"].program, 4, 5e-3)
 
 
+def test_a_replicated_value_has_the_same_bits_on_every_rank_of_every_host():
+    program = sgd(1001, 4, "fp32").schedules["fuse(RS-Opt-AG)"].program
+    inputs = random_inputs(program)
+    found = ThreadWorld.run(4, lambda world: run_on(world, program, inputs, hosts=2), hosts=2)
+    assert all((other["w1"] == found[0]["w1"]).all() for other in found[1:])
+    assert not differences(program, inputs, found, 1e-5)
+
+
 def test_reductions_of_every_kind_cross_the_hosts():
     x = cl.tensor("x", cl.FP32, (8, 6), cl.Sliced(0))
     y = cl.tensor("y", cl.INT32, (7,), cl.Sliced(0))
@@ -56,6 +64,8 @@ def test_reductions_of_every_kind_cross_the_hosts():
     outputs = [fn(value, name=f"{fn.__name__}_{value.name}") for value in (x, z) for fn in (cl.sum, cl.mean, cl.norm)]
     outputs += [cl.max(y, name="max_y"), cl.min(y, name="min_y"), cl.sum(y, name="sum_y")]
     outputs += [cl.sum(x, dim=0, name="columns"), cl.max(x, dim=1, name="rows"), cl.mean(x, dim=0, name="means")]
+    gaps = cl.tensor("gaps", cl.INT32, [(3,), (0,), (1,)], cl.Sliced(0))
+    outputs += [cl.max(gaps, name="max_gaps"), cl.min(gaps, name="min_gaps")]
     check(cl.program("reductions", outputs=outputs, ranks=4), 2, 1e-6)
 
 
