@@ -101,12 +101,20 @@ class Ours:
 
 def candidates(elements: int, processors: int) -> list[tuple[int, int, int]]:
     """CTAs, unrolling and threads worth a try for so many elements a rank."""
+    if elements < 1 << 20:
+        return [
+            (ctas, 1, threads) for threads in (128, 256, 512) for ctas in _few(elements // (threads * 8), processors)
+        ]
     passes = max(1, elements // (512 * 8))
     counts = [n for n in (4, 8, 16, 32, 64, processors, 2 * processors) if n <= 2 * passes] or [passes]
-    if elements < 1 << 20:
-        return [(n, 1, 512) for n in counts[-4:]]
     found = [(n, unroll, 512) for n in counts[-3:] for unroll in (1, 2, 4)]
     return [*found, (2 * processors, 1, 256), (2 * processors, 2, 256), (4 * processors, 1, 256)]
+
+
+def _few(passes: int, processors: int) -> list[int]:
+    """CTAs that do a few elements in one pass, or in two."""
+    whole = min(max(1, passes), 4 * processors)
+    return sorted({whole, max(1, whole // 2)})
 
 
 def measure_ours(ours: Ours, table: Table, budget: Budget, workload: str, dtype: str, elements: int) -> None:

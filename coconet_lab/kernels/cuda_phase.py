@@ -147,6 +147,12 @@ class PhasePrinter:
                 return self.result(accumulator, f"{row} + {lane}" if wide else row)
         raise CodegenError(f"no CUDA form for {type(statement).__name__}", where=f"kernel {self.kernel.name!r}")
 
+    def divisors(self, body: Iterable[k.Statement]) -> tuple[int, ...]:
+        """Uniform float registers that elements are divided by: their reciprocals are made once a thread."""
+        made = {s.out for s in body if isinstance(s, OUTPUTS)}
+        divisions = (s.args[1] for s in body if isinstance(s, k.Apply) and s.fn == "Div")
+        return tuple(sorted({r for r in divisions if r not in made and register_type(self.dtype(r)) == "float"}))
+
     def _apply(self, out: int, fn: str, args: tuple[int, ...]) -> str:
         kinds = tuple(self.dtype(r) for r in args)
         return apply(fn, tuple(f"r{r}" for r in args), kinds, self.dtype(out))
@@ -187,7 +193,9 @@ class PhasePrinter:
         # A host's part of a sum of 16-bit values stays wide: its register does.
         return f"const {kind} r{s.out} = {rounded_to(self.dtype(s.out), text)};{self.comment(s.out)}"
 
-    def element(self, body: Iterable[k.Statement], skip: Sequence[k.Statement] = ()) -> Iterator[str]:
+    def element(
+        self, body: Iterable[k.Statement], skip: Sequence[k.Statement] = (), divisors: Sequence[int] = ()
+    ) -> Iterator[str]:
         """The arithmetic at element `j` of the vector; stores go into packs, which are put away after the vector."""
         for n, s in enumerate(body):
             if s in skip:
@@ -202,6 +210,9 @@ class PhasePrinter:
                     item = self.kernel.accumulators[accumulator]
                     value = contribution(item.fn, f"r{arg}", self.dtype(arg))
                     yield f"sum{accumulator} = {fold_of(item.fn)}::of(sum{accumulator}, {value});"
+                case k.Apply(out=out, fn="Div", args=(top, bottom)) if bottom in divisors:
+                    quotient = rounded_to(self.dtype(out), f"over(r{top}, d{bottom})")
+                    yield f"const float r{out} = {quotient};{self.comment(out)}"
                 case _:
                     yield self.define(s, lane="j", at="at[u]")
 

@@ -228,6 +228,7 @@ class _Printer:
             yield "for (int u = 0; u < U; ++u) if (live[u]) {"
             yield from _indent(line for _, text in reads for line in text.split("\n"))
             yield "}"
+        yield from (f"const Divisor d{r} = divisor(r{r});" for r in printer.divisors(body))
         yield "#pragma unroll"
         yield "for (int u = 0; u < U; ++u) if (live[u]) {"
         yield from _indent(self.one_vector(body))
@@ -247,7 +248,7 @@ class _Printer:
         if not loads:
             yield "#pragma unroll"
             yield "for (int j = 0; j < V; ++j) {"
-        inner = list(printer.element(body, skip=early))
+        inner = list(printer.element(body, skip=early, divisors=() if loads else printer.divisors(body)))
         yield from inner if loads else _indent(iter(inner))
         if not loads:
             yield "}"
@@ -261,7 +262,7 @@ class _Printer:
         if self.meets:
             yield "const u32 epoch = a.team.state->epoch[blockIdx.x];"
             yield "u32 met = epoch;"
-            yield "if (a.team.meets & 1) announce(a.team, ++met);"
+            yield "if (a.team.meets & 1) announce_start(a.team, ++met);"
         yield from self.kernel_scope()
         yield from self.uniforms(early)
         if self.meets:

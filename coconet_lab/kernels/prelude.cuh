@@ -71,6 +71,25 @@ DEVICE i64 times(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
 template <class T> DEVICE T larger(T a, T b) { return a != a ? a : b != b ? b : a > b ? a : b; }
 template <class T> DEVICE T smaller(T a, T b) { return a != a ? a : b != b ? b : a < b ? a : b; }
 
+// ---- division by one number again and again: bit for bit what x / d gives ----
+
+struct Divisor { float d, inverse; bool is_plain; };
+
+DEVICE Divisor divisor(float d) {
+  const float size = fabsf(d);
+  return {d, 1.0f / d, size >= 0x1p-40f && size <= 0x1p40f};
+}
+
+// With the rounded inverse, one step of refinement makes the quotient faithful and a second one rounds it correctly
+// (Markstein's theorem), as long as nothing leaves the range of normal numbers; elsewhere it is divided.
+DEVICE float over(float x, const Divisor& by) {
+  const float size = fabsf(x);
+  if (!(by.is_plain && size >= 0x1p-60f && size <= 0x1p60f)) return x / by.d;
+  float q = x * by.inverse;
+  q = fmaf(fmaf(-q, by.d, x), by.inverse, q);
+  return fmaf(fmaf(-q, by.d, x), by.inverse, q);
+}
+
 // ---- accesses: V elements at a time, 16 bytes an instruction where V > 1 ----
 
 template <class T, int V> struct alignas(V > 1 ? 16 : sizeof(T)) Pack { T at[V]; };
@@ -188,6 +207,11 @@ DEVICE void post(u32* flag, u32 value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 
+// What earlier kernels of the stream wrote is seen by all once they have ended: only the arrival is told.
+DEVICE void post_arrival(u32* flag, u32 value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
 DEVICE u32 seen(const u32* flag) {
   u32 value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
@@ -212,6 +236,12 @@ DEVICE void await(const u32* flag, u32 value, State* state, u64 limit_ns, u32 bl
 DEVICE void announce(const Team& team, u32 epoch) {
   __syncthreads();
   if (threadIdx.x < RANKS && threadIdx.x != RANK) post(flag_of(team.pads[threadIdx.x], blockIdx.x, RANK), epoch);
+}
+
+// This CTA has started: what its stream did before may be read by the CTAs of this number on other ranks.
+DEVICE void announce_start(const Team& team, u32 epoch) {
+  if (threadIdx.x < RANKS && threadIdx.x != RANK)
+    post_arrival(flag_of(team.pads[threadIdx.x], blockIdx.x, RANK), epoch);
 }
 
 DEVICE void await_all(const Team& team, u32 epoch) {

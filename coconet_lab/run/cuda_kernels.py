@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coconet_lab.kernels.cuda_compile import Variant, compile_kernel, compile_text
@@ -14,7 +14,7 @@ from coconet_lab.kernels.kernel import Kernel
 from coconet_lab.kernels.plan import Launch, Plan
 from coconet_lab.run.cuda_device import Gpu, import_cupy
 from coconet_lab.run.cuda_symmetric import agreed, exchange
-from coconet_lab.run.cuda_tuning import Tuning, chosen_unroll, wanted_ctas
+from coconet_lab.run.cuda_tuning import Tuning, chosen_threads, chosen_unroll, wanted_ctas
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Kernels:
         agreed(world, load, "compiling kernels")
         grids = exchange(world, [found[kernel].ctas for kernel in plan.kernels()])
         self.loaded: Mapping[Kernel, Loaded] = {
-            kernel: Loaded(found[kernel].source, found[kernel].function, min(grid[n] for grid in grids), tuning.threads)
+            kernel: replace(found[kernel], ctas=min(grid[n] for grid in grids))
             for n, kernel in enumerate(plan.kernels())
         }
         self.compile_s = time.perf_counter() - started_s
@@ -70,15 +70,16 @@ class Kernels:
     def _load(self, kernel: Kernel, rank: int, streams: int) -> Loaded:
         source = print_kernel(kernel)
         unroll = chosen_unroll(source, self._tuning, self._gpu.processors)
-        variant = Variant(self._gpu.arch, rank, unroll, self._tuning.threads)
+        threads = chosen_threads(source, self._tuning, self._gpu.processors)
+        variant = Variant(self._gpu.arch, rank, unroll, threads)
         function = self._function(compile_kernel(source, variant), source.name)
         ctas = wanted_ctas(source, self._tuning, unroll, self._gpu.processors)
         if _waits(kernel):
             driver = import_cupy().cuda.driver
-            fit = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, self._tuning.threads, 0)
+            fit = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, threads, 0)
             # A CTA that waits must not keep the one it waits for from the GPU; one place is left for a meeting.
             ctas = min(ctas, max(1, fit * self._gpu.processors // streams - (streams > 1)))
-        return Loaded(source, function, ctas, self._tuning.threads)
+        return Loaded(source, function, ctas, threads)
 
     def _function(self, code: bytes, name: str) -> Any:
         module = import_cupy().cuda.function.Module()

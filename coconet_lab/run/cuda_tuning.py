@@ -25,14 +25,22 @@ class Tuning:
 
     ctas: int = 0
     unroll: int = 0
-    threads: int = 512
+    threads: int = 0
+
+
+def chosen_threads(source: CudaSource, tuning: Tuning, processors: int) -> int:
+    """512; fewer where not every processor would get so many: few elements are done sooner by many small CTAs."""
+    if tuning.threads:
+        return tuning.threads
+    shared = _vectors(source) // processors
+    return 512 if shared >= 512 else 256 if shared >= 256 else 128
 
 
 def chosen_unroll(source: CudaSource, tuning: Tuning, processors: int) -> int:
     """Two vectors in flight where every thread has several to do, else one."""
     if tuning.unroll:
         return tuning.unroll
-    return 2 if _vectors(source) >= 8 * processors * tuning.threads else 1
+    return 2 if _vectors(source) >= 8 * processors * chosen_threads(source, tuning, processors) else 1
 
 
 def wanted_ctas(source: CudaSource, tuning: Tuning, unroll: int, processors: int) -> int:
@@ -40,7 +48,7 @@ def wanted_ctas(source: CudaSource, tuning: Tuning, unroll: int, processors: int
     reaches_peers = source.kernel.has_peers or bool(source.kernel.accumulators)
     if tuning.ctas and reaches_peers:
         return min(tuning.ctas, MAX_CTAS)
-    passes = -(-_vectors(source) // (tuning.threads * unroll))
+    passes = -(-_vectors(source) // (chosen_threads(source, tuning, processors) * unroll))
     return max(1, min(passes, processors * (2 if reaches_peers else 16)))
 
 

@@ -110,6 +110,7 @@ PRIMITIVES = {
         "{ u32 b = __float_as_uint(x); y.bits = x != x ? 0x7FFF : (b + 0x7FFF + ((b >> 16) & 1)) >> 16; }"
     ),
     "void post(u32* flag, u32 value)": "{ __atomic_store_n(flag, value, __ATOMIC_RELEASE); }",
+    "void post_arrival(u32* flag, u32 value)": "{ __atomic_store_n(flag, value, __ATOMIC_RELEASE); }",
     "u32 seen(const u32* flag)": "{ std::this_thread::yield(); return __atomic_load_n(flag, __ATOMIC_ACQUIRE); }",
     "u64 clock_ns()": "{ timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e9 + t.tv_nsec; }",
 }

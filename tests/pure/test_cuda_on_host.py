@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cuda_on_host import Launcher
 
+import coconet_lab as cl
 from coconet_lab.ir.dtypes import BF16, FP16, FP32, FP64, INT32, INT64
 from coconet_lab.ir.elementwise import FUNCTIONS
 from coconet_lab.ir.rng import dropout_keep
@@ -18,6 +19,7 @@ from coconet_lab.ir.types import block_extent, block_range
 from coconet_lab.kernels.cuda_launch import bucket_tables
 from coconet_lab.kernels.cuda_printer import print_kernel
 from coconet_lab.kernels.kernel import Apply, Call, Convert
+from coconet_lab.kernels.lower import lower
 
 F32 = np.float32
 
@@ -204,3 +206,30 @@ def test_a_rank_that_does_not_come_is_an_error_word_that_names_it(folder):
     arrays = [taken(launcher, t.dtype.numpy, (64,)) for t in launcher.kernel.tensors]
     launcher.launch(arrays, [launcher.memory.take(8)], limit_s=0.05, absent=(1,))
     assert launcher.error(0) == 2
+
+
+def hard_quotients(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of every size with their last bits set at random, zeros, infinities and NaN; divisors likewise."""
+    size = np.float32(2.0) ** rng.integers(-126, 127, count).astype(np.float32)
+    x = (rng.integers(1 << 23, 1 << 24, count) / (1 << 23)).astype(np.float32) * size * rng.choice([-1, 1], count)
+    x[:6] = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45]
+    divisors = np.array([3, 10, 0.999, 0.001, 1e-30, 1e30, 7e-13, -49.0, 2, 1.9999999, 0], np.float32)
+    return x.astype(np.float32), divisors
+
+
+def test_a_division_by_one_number_is_bit_for_bit_a_division(folder):
+    x, divisors = hard_quotients(np.random.default_rng(3), 20_000)
+    value, by = cl.tensor("x", cl.FP32, x.shape, cl.Replicated), cl.scalar("by", cl.FP32)
+    program = cl.program("quotient", inputs=[value, by], outputs=[cl.div(value, by, name="y")], ranks=1)
+    (kernel,) = lower(program).kernels()
+    source = print_kernel(kernel)
+    assert "over(" in source.text
+    launcher = Launcher(source, folder, ctas=1)
+    tensors, scalar = [taken(launcher, F32, x.shape) for _ in kernel.tensors], launcher.memory.take(8).view(np.float64)
+    (into,) = (t for t, tensor in enumerate(kernel.tensors) if tensor.written)
+    tensors[1 - into][0][:] = x
+    for divisor in divisors:
+        scalar[0] = divisor
+        launcher.launch(tensors, [scalar])
+        with np.errstate(all="ignore"):
+            assert mismatch(tensors[into][0], x / divisor) is None, divisor

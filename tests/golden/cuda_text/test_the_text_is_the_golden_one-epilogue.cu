@@ -1,5 +1,5 @@
 // fused */ \n 
-namespace in_k_68f87a7a56c2 {  // so that the kernels of a Plan make one file
+namespace in_k_a99eadf6257e {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0[2];
   i64 t0_step[2];
@@ -62,10 +62,10 @@ DEVICE void phase0(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_68f87a7a56c2(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_a99eadf6257e(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
-  if (a.team.meets & 1) announce(a.team, ++met);
+  if (a.team.meets & 1) announce_start(a.team, ++met);
   const i64 thread = (i64)blockIdx.x * THREADS + threadIdx.x, threads = (i64)gridDim.x * THREADS;
   const u64 seed0 = (u64)*a.s0;
   if (a.team.meets & 1) await_all(a.team, met);

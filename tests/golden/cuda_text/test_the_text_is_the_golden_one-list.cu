@@ -1,5 +1,5 @@
 // list
-namespace in_k_50f2b2784629 {  // so that the kernels of a Plan make one file
+namespace in_k_7f54e2d9a993 {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0;
   fp16* t1[2];
@@ -83,10 +83,10 @@ DEVICE void pieces1(const Args& a, const Spot (&at)[1], const double* parts0) {
   if (at[u].c0 == 0) put(a.t2 + at[u].piece, y1);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_50f2b2784629(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_7f54e2d9a993(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
-  if (a.team.meets & 1) announce(a.team, ++met);
+  if (a.team.meets & 1) announce_start(a.team, ++met);
   const i64 thread = (i64)blockIdx.x * THREADS + threadIdx.x, threads = (i64)gridDim.x * THREADS;
   const u32 exchanges = a.team.state->exchanges, turn = a.team.state->turn;
   const i64 half = turn & 1 ? a.half : 0;

@@ -1,5 +1,5 @@
 // lamb
-namespace in_k_a3c51c43181a {  // so that the kernels of a Plan make one file
+namespace in_k_60fe04172e1f {  // so that the kernels of a Plan make one file
 struct Args {
   const float* t0[2];
   float* t1;
@@ -64,6 +64,7 @@ DEVICE void phase1(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
     fetch(x5[u][(RANK + 0) % RANKS], a.t0[(RANK + 0) % RANKS] + at[u].c0);
     fetch(x5[u][(RANK + 1) % RANKS], a.t0[(RANK + 1) % RANKS] + at[u].c0);
   }
+  const Divisor d3 = divisor(r3);
 #pragma unroll
   for (int u = 0; u < U; ++u) if (live[u]) {
     Pack<float, V> y4;
@@ -71,7 +72,7 @@ DEVICE void phase1(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
     for (int j = 0; j < V; ++j) {
       const float r4 = up(x4[u].at[j]);
       const float r5 = up(x5[u][0].at[j]) + up(x5[u][1].at[j]);
-      const float r6 = r5 / r3;
+      const float r6 = over(r5, d3);
       const float r7 = r4 - r6;
       down(r7, y4.at[j]);
     }
@@ -79,10 +80,10 @@ DEVICE void phase1(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_a3c51c43181a(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_60fe04172e1f(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
-  if (a.team.meets & 1) announce(a.team, ++met);
+  if (a.team.meets & 1) announce_start(a.team, ++met);
   const i64 thread = (i64)blockIdx.x * THREADS + threadIdx.x, threads = (i64)gridDim.x * THREADS;
   const u32 exchanges = a.team.state->exchanges, turn = a.team.state->turn;
   const i64 half = turn & 1 ? a.half : 0;

@@ -1,5 +1,5 @@
 // fused
-namespace in_k_72fade42a564 {  // so that the kernels of a Plan make one file
+namespace in_k_5e59017db19d {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0[2];
   float* t1;
@@ -32,6 +32,7 @@ DEVICE void phase0(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
     fetch(x1[u][(RANK + 1) % RANKS], a.t0[(RANK + 1) % RANKS] + at[u].c0);
     get(x5[u], a.t1 + at[u].c0);
   }
+  const Divisor d3 = divisor(r3);
 #pragma unroll
   for (int u = 0; u < U; ++u) if (live[u]) {
     Pack<float, V> y7;
@@ -40,7 +41,7 @@ DEVICE void phase0(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
     for (int j = 0; j < V; ++j) {
       const float r1 = rounded<fp16>(up(x1[u][0].at[j]) + up(x1[u][1].at[j]));  // total_rs
       const float r2 = r1;  // wide
-      const float r4 = r2 / r3;  // G
+      const float r4 = over(r2, d3);  // G
       const float r5 = up(x5[u].at[j]);  // w
       const float r6 = r0 * r4;  // step
       const float r7 = r5 - r6;  // w1_part
@@ -54,10 +55,10 @@ DEVICE void phase0(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_72fade42a564(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_5e59017db19d(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
-  if (a.team.meets & 1) announce(a.team, ++met);
+  if (a.team.meets & 1) announce_start(a.team, ++met);
   const i64 thread = (i64)blockIdx.x * THREADS + threadIdx.x, threads = (i64)gridDim.x * THREADS;
   const float r0 = (float)*a.s0;  // lr
   const float r3 = 2.0f;
