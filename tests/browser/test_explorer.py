@@ -118,6 +118,29 @@ def test_keys_walk_the_graph_and_never_reach_the_notebook(opened, page):
     assert page.locator(".jp-Notebook .jp-Cell").count() == cells
 
 
+def test_keys_stay_inside_after_a_click_between_the_buttons(opened, page):
+    ex = opened(ATTENTION)
+    cells = page.locator(".jp-Notebook .jp-Cell").count()
+    for pane in ("strip", "history", "legend"):
+        shown = ex.root.locator(f".cl-{pane}").bounding_box()
+        page.mouse.click(shown["x"] + shown["width"] - 30, shown["y"] + shown["height"] - 4)
+        for key in ("d", "d", "x", "z"):
+            page.keyboard.press(key)
+    page.keyboard.press("1")
+    ex.see_op("total_rs")
+    assert page.locator(".jp-Notebook .jp-Cell").count() == cells
+
+
+def test_a_page_that_is_loaded_again_shows_the_same_explorer_and_it_answers(opened, page):
+    ex = opened(ATTENTION)
+    ex.take(1, "split total")
+    page.keyboard.press("Control+s")
+    page.reload()
+    ex.see_op("total_rs")
+    ex.take(1, "reorder total past out")
+    ex.see_op("out_part")
+
+
 def test_the_focus_survives_every_redraw_and_the_page_does_not_jump(opened, page):
     ex = opened(ATTENTION)
     top = ex.root.bounding_box()["y"]

@@ -8,6 +8,7 @@ import pytest
 from explorer_programs import attention, small_attention
 
 from coconet_lab.errors import IllegalTransform, ProgramError
+from coconet_lab.run.trace import Span
 from coconet_lab.schedule.schedule import Schedule
 from coconet_lab.transforms.fuse import Fuse
 from coconet_lab.transforms.reorder import Reorder
@@ -104,7 +105,8 @@ def test_quantiles_are_those_between_the_samples():
 def grown() -> st.State:
     state = st.apply(st.start(Schedule(small_attention())), Split("total"))
     state = st.apply(st.undo(state), Fuse(("add_1", "out")))
-    state = st.measured(state, 2, Measured((3.0, 4.0), 2, 2, "cpu", "here"))
+    spans = (Span(0, 1, "total", "AllReduce", 0.5, 2.0, "Replicated", 3), Span(1, 0, "out", "Launch", 0.0, 1.0))
+    state = st.measured(state, 2, Measured((3.0, 4.0), 2, 2, "cpu", "here", spans))
     return st.proved(st.rename(state, 1, "mine"), 2, "proved", "equal: 1 output")
 
 

@@ -24,6 +24,7 @@ class Page {
     this.zoom = { k: 1, x: 0, y: 0, fit: true };
     this.root = make("div", "cl-explorer", el);
     this.root.setAttribute("role", "region");
+    this.root.tabIndex = -1; // a click between the buttons keeps the keys here
     this.root.setAttribute("aria-label", "schedule explorer");
     this.grid = make("div", "cl-grid", this.root);
     this.pane = {};
@@ -258,6 +259,9 @@ class Page {
     this.end = new AbortController();
     const on = (node, kind, work, more) => node.addEventListener(kind, work, { signal: this.end.signal, ...more });
     on(root, "click", (event) => this.onClick(event));
+    on(root, "pointerup", () => {
+      if (!root.contains(document.activeElement)) root.focus({ preventScroll: true });
+    });
     on(root, "dblclick", (event) => {
       const box = event.target.closest?.("g[data-box]");
       if (box?.classList.contains("fold")) this.send("open", box.dataset.box);

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from coconet_lab.viz.explorer.state import Measured, Node, State
 
 FORMAT = 1
 MOST_SPANS = 600
+_SPAN = attrgetter(*(field.name for field in fields(Span)))
 
 
 def to_text(state: State, base_json: Mapping[str, Any] | None = None) -> str:
@@ -91,8 +93,8 @@ def _node_json(node: Node) -> dict[str, Any]:
     found: dict[str, Any] = {"parent": node.parent, "step": node.step.to_json() if node.step is not None else None}
     found |= {"name": node.name, "proof": node.proof, "proof_text": node.proof_text}
     if node.measured is not None:
-        kept = replace(node.measured, spans=node.measured.spans[:MOST_SPANS])
-        found["measured"] = asdict(kept)
+        kept = asdict(replace(node.measured, spans=()))
+        found["measured"] = {**kept, "spans": [_SPAN(span) for span in node.measured.spans[:MOST_SPANS]]}
     return found
 
 
@@ -114,5 +116,13 @@ def _node(at: int, item: Mapping[str, Any], nodes: list[Node], program: Program)
 def _measured(item: Mapping[str, Any]) -> Measured:
     return Measured(
         tuple(float(sample) for sample in item["samples_us"]), int(item["asked"]), int(item["ranks"]),
-        str(item["backend"]), str(item["caption"]), tuple(Span(**span) for span in item["spans"]),
+        str(item["backend"]), str(item["caption"]), tuple(_span(values) for values in item["spans"]),
+    )  # fmt: skip
+
+
+def _span(values: Any) -> Span:
+    rank, stream, name, kind, start_us, end_us, layout, chunk = values
+    return Span(
+        int(rank), int(stream), str(name), str(kind), float(start_us), float(end_us),
+        None if layout is None else str(layout), None if chunk is None else int(chunk),
     )  # fmt: skip
