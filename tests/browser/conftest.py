@@ -10,15 +10,12 @@ from typing import Any
 import lab
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PICTURES = ROOT / "out" / "browser"
-
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What JupyterLab opens: copies of the repository's notebooks, and what tests write."""
     made = tmp_path_factory.mktemp("notebooks")
-    for file in (ROOT / "notebooks").glob("*.ipynb"):
+    for file in (lab.ROOT / "notebooks").glob("*.ipynb"):
         shutil.copy(file, made / file.name)
     return made
 
@@ -61,7 +58,7 @@ def opened(page: Any, address: str, folder: Path) -> Any:
         (folder / name).write_text(lab.notebook(*cells), encoding="utf-8")
         lab.open_notebook(page, address, name)
         lab.run_all(page)
-        return lab.Explorer(page, PICTURES)
+        return lab.Explorer(page)
 
     yield show
     lab.end_kernels(address)

@@ -17,6 +17,8 @@ from typing import Any
 
 import nbformat
 
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "out" / "browser"
 BIN = Path(sys.executable).parent
 BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
            "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]  # fmt: skip
@@ -129,8 +131,8 @@ def end_kernels(address: str) -> None:
 class Explorer:
     """An explorer on a page, in a person's words."""
 
-    def __init__(self, page: Any, pictures: Path) -> None:
-        self.page, self.pictures = page, pictures
+    def __init__(self, page: Any) -> None:
+        self.page = page
         self.root = page.locator(".cl-explorer").first
 
     def see(self, text: str, pane: str = "moves", timeout: int = CELL_MS) -> None:
@@ -167,10 +169,10 @@ class Explorer:
 
     def picture(self, name: str, whole_page: bool = False, rest: bool = True) -> None:
         """Keep a picture for a person to look at."""
-        self.pictures.mkdir(parents=True, exist_ok=True)
+        PICTURES.mkdir(parents=True, exist_ok=True)
         if rest:
             self.page.mouse.move(2, 500)
-        file = str(self.pictures / f"{name}.png")
+        file = str(PICTURES / f"{name}.png")
         if whole_page:
             self.root.scroll_into_view_if_needed()
             self.page.screenshot(path=file)

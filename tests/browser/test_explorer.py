@@ -135,6 +135,8 @@ def test_a_page_that_is_loaded_again_shows_the_same_explorer_and_it_answers(open
     ex = opened(ATTENTION)
     ex.take(1, "split total")
     page.keyboard.press("Control+s")
+    page.wait_for_selector("#jp-main-dock-panel .lm-TabBar-tab.lm-mod-current:not(.jp-mod-dirty)", state="attached")
+    page.on("dialog", lambda dialog: dialog.accept())
     page.reload()
     ex.see_op("total_rs")
     ex.take(1, "reorder total past out")

@@ -7,7 +7,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from conftest import PICTURES, ROOT
+from lab import PICTURES, ROOT
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
