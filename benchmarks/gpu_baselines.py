@@ -5,6 +5,7 @@ Every baseline has the same state and the same care: buffers allocated once, war
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -70,7 +71,11 @@ class Torch:
             return None
 
     def stop(self) -> None:
-        """Leave; collective."""
+        """Leave; collective. The pool gives its memory back through the communicator, so it goes first."""
+        self.pool = None
+        gc.collect()
+        self.torch.cuda.synchronize()
+        self.torch.cuda.empty_cache()
         self.dist.destroy_process_group()
 
     def event(self) -> Any:
