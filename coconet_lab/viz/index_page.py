@@ -182,7 +182,8 @@ figure {{ margin: 14px 0; }}
 figcaption, caption, .note {{ color: {LIGHT.muted}; font-size: 13px; text-align: left; }}
 caption {{ caption-side: bottom; padding-top: 4px; }}
 .wide {{ overflow-x: auto; }}
-.drawn .wide > svg {{ max-width: none !important; }}
+.drawn .wide {{ width: max-content; max-width: max(100%, min(50vw + 480px, 100vw - 60px)); }}
+.drawn .wide > svg {{ max-width: max(100%, 1400px) !important; }}
 .shown img {{ background: #FFFFFF; max-width: 100%; height: auto; padding: 6px; box-sizing: border-box; }}
 table {{ border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: 3px 14px 3px 0; border-bottom: 1px solid {LIGHT.line}; }}
