@@ -58,6 +58,14 @@ def test_inputs_left_out_are_drawn_on_the_ranks_as_random_inputs_would(cluster: 
     assert run.provenance.seed == 11
 
 
+def test_drawn_inputs_are_those_of_their_seed_whatever_ran_before(cluster: cl.Cluster) -> None:
+    workload = made("sgd", "fp32")
+    for seed in (1, 2, 1):
+        inputs = cl.random_inputs(workload.program, seed=seed)
+        for name in ("AR-Opt", "fuse(RS-Opt-AG)"):
+            assert_equals_oracle(cluster.run(workload.schedules[name], seed=seed, repeats=2), workload.program, inputs)
+
+
 def test_callables_make_each_ranks_part(cluster: cl.Cluster) -> None:
     workload = made("self_attention", "fp32")
     inputs = workload.inputs()
