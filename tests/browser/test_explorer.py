@@ -143,6 +143,25 @@ def test_a_page_that_is_loaded_again_shows_the_same_explorer_and_it_answers(open
     ex.see_op("out_part")
 
 
+def test_a_schedule_is_named_while_proofs_arrive_and_escape_gives_up(opened, page):
+    ex = opened(ATTENTION)
+    ex.take(1, "split total")
+    name = ex.root.locator('input[data-key="name"]')
+    name.click()
+    page.keyboard.type("mine")
+    page.evaluate("() => document.querySelector('[data-key=\"node 0\"]').click()")  # a redraw while one types
+    ex.root.locator(".cl-row.here", has_text="start").wait_for()
+    assert name.input_value() == "mine"
+    page.keyboard.press("Enter")
+    ex.see("mine", "history")
+    name.click()
+    page.keyboard.type("other")
+    page.keyboard.press("Escape")
+    ex.act("tab script")
+    ex.see("cl.Schedule(self_attention)", "drawer")
+    assert ex.root.locator(".cl-history", has_text="other").count() == 0
+
+
 def test_the_focus_survives_every_redraw_and_the_page_does_not_jump(opened, page):
     ex = opened(ATTENTION)
     top = ex.root.bounding_box()["y"]

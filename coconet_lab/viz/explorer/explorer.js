@@ -62,10 +62,13 @@ class Page {
 
   fill(name, html) {
     if (this.drawn[name] === html) return;
-    this.drawn[name] = html;
     const pane = this.pane[name];
+    const typing = document.activeElement;
+    // What is being typed is not taken away: the pane is drawn with the next state.
+    if (typing?.tagName === "INPUT" && pane.contains(typing) && typing.value !== typing.defaultValue) return;
     const [top, left] = [pane.scrollTop, pane.scrollLeft];
     const open = [...pane.querySelectorAll("details[open] > summary")].map((s) => s.dataset.key);
+    this.drawn[name] = html;
     pane.innerHTML = html;
     this.hovering = false;
     if (name === "moves") this.tip.hidden = true;
@@ -86,7 +89,7 @@ class Page {
     const node = document.activeElement;
     if (!node || !this.root.contains(node)) return null;
     const pane = PANES.concat("graph").find((name) => this.pane[name].contains(node));
-    return { key: node.dataset.key ?? null, name: node.dataset.name ?? null, pane, value: node.value, at: node.selectionStart };
+    return { key: node.dataset.key ?? null, name: node.dataset.name ?? null, pane };
   }
 
   refocus(was) {
@@ -98,10 +101,6 @@ class Page {
     if (!node && was.pane && was.pane !== "graph") node = this.pane[was.pane].querySelector("button, select, [tabindex]");
     node ??= this.current() ?? this.pane.header.querySelector("button");
     node?.focus({ preventScroll: true });
-    if (node?.tagName === "INPUT" && was.key === node.dataset.key && was.at != null) {
-      node.value = was.value;
-      node.setSelectionRange(was.at, was.at);
-    }
   }
 
   wire(view) {
@@ -356,6 +355,7 @@ class Page {
     if (isChord) return;
     const target = event.target;
     if (target.matches("input, select, textarea")) {
+      if (event.key === "Escape" && target.tagName === "INPUT") target.value = target.defaultValue;
       if (event.key === "Escape" || (event.key === "Enter" && target.tagName === "INPUT")) (this.current() ?? target).focus();
       return;
     }

@@ -189,10 +189,8 @@ def _run_words(state: State, cluster: Any) -> tuple[str, str]:
     """The run button's label and tooltip."""
     ranks = state.program.ranks
     if cluster is None:
-        return (
-            f"Start {ranks} CPU ranks",
-            f"Start {ranks} ranks on this machine's CPU, then run and time this schedule (R)",
-        )
+        what = f"{ranks} CPU rank{'' if ranks == 1 else 's'}"
+        return f"Start {what}", f"Start {what} on this machine, then run and time this schedule (R)"
     if getattr(cluster, "state", "") == "ranks ended":
         return f"Start {cluster.ranks} ranks again", "The ranks have ended; new ones start, then this schedule runs (R)"
     return f"Run on {cluster.ranks} ranks", f"Run and time this schedule on {cluster.backend} (R)"
