@@ -17,6 +17,7 @@ from coconet_lab.run import ranks
 from coconet_lab.run.engine_trace import Span
 
 Array = np.ndarray[Any, Any]
+DrawKey = tuple[int, Input, int, int]  # seed, input, rank in its group, ranks of the group
 _DRAWN_BYTES = 256 << 20
 Part = Array | Callable[..., Array] | None
 
@@ -72,7 +73,7 @@ class _Kept:
 
     engines: dict[str, Any] = field(default_factory=dict)
     world: Any = None
-    drawn: dict[tuple[int, Input, int], Array] = field(default_factory=dict)
+    drawn: dict[DrawKey, Array] = field(default_factory=dict)
 
 
 _kept = _Kept()  # one per rank process by nature, as its MPI world is
@@ -117,13 +118,14 @@ def _part(job: Job, name: str, part: Part, rank: int) -> Array:
         return input_block(job.program, {name: part}, name, rank)
     key = _draw_key(job, name, rank)
     if key not in _kept.drawn:
-        _, op, index = key
-        _kept.drawn[key] = random_block(op, job.seed, op.type.ranges(index, job.program.group_ranks), index)
+        seed, op, index, size = key
+        _kept.drawn[key] = random_block(op, seed, op.type.ranges(index, size), index)
     return _kept.drawn[key]
 
 
-def _draw_key(job: Job, name: str, rank: int) -> tuple[int, Input, int]:
-    return job.seed, cast(Input, job.program.ops[name]), rank % job.program.group_ranks
+def _draw_key(job: Job, name: str, rank: int) -> DrawKey:
+    size = job.program.group_ranks
+    return job.seed, cast(Input, job.program.ops[name]), rank % size, size
 
 
 def _forget_draws(job: Job, rank: int) -> None:
