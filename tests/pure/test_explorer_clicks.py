@@ -296,6 +296,22 @@ def test_the_static_picture_has_graph_script_and_costs_in_plain_attributes():
     assert "520.5 MiB" in html
 
 
+def test_the_static_picture_is_made_again_for_a_move_and_not_for_a_selection():
+    made: list[str] = []
+    ex = cl.explore(attention())
+    ex._shown._widget = type("Page", (), {"show": lambda self, view: None})()
+    ex._shown._handle = type("Handle", (), {"update": lambda self, bundle, raw: made.append(bundle["text/plain"])})()
+    ex.select("total")
+    assert ex.wait(WAIT_S)
+    count = len(made)
+    ex.select("drop")
+    assert ex.wait(WAIT_S)
+    assert len(made) == count >= 1
+    ex.apply(Split("total"))
+    assert ex.wait(WAIT_S)
+    assert "at split total" in made[-1]
+
+
 def test_what_cannot_be_explored_is_refused():
     with pytest.raises(ProgramError, match="cannot explore a list"):
         cl.explore([])

@@ -24,6 +24,7 @@ class Shown:
         self._mark = mark
         self._widget: Any = None
         self._handle: Any = None
+        self._pictured: tuple[State, Mapping[int, Costs | None]] | None = None
 
     @property
     def has_page(self) -> bool:
@@ -58,11 +59,20 @@ class Shown:
 
     def draw_static(self, state: State, costs: Mapping[int, Costs | None], cancelled: Cancelled) -> None:
         """The static picture of a state, unless a newer one is waiting."""
-        if self._handle is None or cancelled():
+        if self._handle is None or cancelled() or self._is_pictured(state, costs):
             return
         bundle = _bundle(state, costs, self._mark)
         if not cancelled():
             self._handle.update(bundle, raw=True)
+            self._pictured = state, costs
+
+    def _is_pictured(self, state: State, costs: Mapping[int, Costs | None]) -> bool:
+        """Whether the static picture shows this already: it knows no selection and no tab."""
+        if self._pictured is None:
+            return False
+        last, known = self._pictured
+        same = (last.current, last.opened, last.lit) == (state.current, state.opened, state.lit)
+        return same and last.nodes is state.nodes and known == costs
 
 
 def _bundle(state: State, costs: Mapping[int, Costs | None], mark: str) -> dict[str, str]:
