@@ -15,7 +15,7 @@ from coconet_lab.viz.demo_page import write_demo
 from coconet_lab.workloads import Workload
 
 RANKS = 4
-REPEATS = 7
+REPEATS = 5
 
 
 @dataclass(frozen=True, slots=True)
