@@ -30,8 +30,8 @@ def exchange(
         yield f"    sum{a} = {fold}::of(sum{a}, __ldcg((const {wide}*)(a.partial + a.a{a}_partial) + b));"
         yield f"  sum{a} = fold_block<{fold}>(sum{a});"
         yield f"  if (threadIdx.x == 0) {{ {' '.join(_sent(kernel, a, '0', f'sum{a}'))} }}"
-    for a in lists:
-        yield from (f"  {line}" for line in _piece_sums(kernel, a))
+    if lists:
+        yield from (f"  {line}" for line in _piece_sums(kernel, lists))
     if is_last:
         yield "  if (threadIdx.x == 0) {"
         yield f"    a.team.state->exchanges = exchanges + {number};"
@@ -56,12 +56,16 @@ def _sent(kernel: Kernel, a: int, row: str, value: str) -> Iterator[str]:
         yield f"(({wide}*)(a.exchange[{peer}] + half + a.a{a}_at))[RANK * a.a{a}_rows + {row}] = {value};"
 
 
-def _piece_sums(kernel: Kernel, a: int) -> Iterator[str]:
-    wide, fold = _wide(kernel, a), fold_of(kernel.accumulators[a].fn)
-    yield f"for (int piece = threadIdx.x / 32; piece < a.a{a}_rows; piece += THREADS / 32) {{"
-    yield f"  {wide} sum = {fold}::none({wide}());"
-    yield "  for (i64 b = a.piece_bucket[piece] + threadIdx.x % 32; b < a.piece_bucket[piece + 1]; b += 32)"
-    yield f"    sum = {fold}::of(sum, __ldcg((const {wide}*)(a.partial + a.a{a}_partial) + b));"
-    yield f"  sum = fold_warp<{fold}>(sum);"
-    yield f"  if (threadIdx.x % 32 == 0) {{ {' '.join(_sent(kernel, a, 'piece', 'sum'))} }}"
+def _piece_sums(kernel: Kernel, accumulators: list[int]) -> Iterator[str]:
+    """A warp for each tensor of the list and reduction: those of the largest tensor are done at once."""
+    count = len(accumulators)
+    yield f"for (int item = threadIdx.x / 32; item < {count} * a.a{accumulators[0]}_rows; item += THREADS / 32) {{"
+    yield f"  const int piece = item / {count};"
+    yield "  const i64 from = a.piece_bucket[piece], to = a.piece_bucket[piece + 1];"
+    for n, a in enumerate(accumulators):
+        wide, fold = _wide(kernel, a), fold_of(kernel.accumulators[a].fn)
+        yield f"  if (item % {count} == {n}) {{"
+        yield f"    const {wide} sum = fold_run<{fold}>((const {wide}*)(a.partial + a.a{a}_partial), from, to);"
+        yield f"    if (threadIdx.x % 32 == 0) {{ {' '.join(_sent(kernel, a, 'piece', 'sum'))} }}"
+        yield "  }"
     yield "}"

@@ -260,9 +260,9 @@ class Accumulator:
 class Phase:
     """`uniform` statements run once (scalars, results of earlier phases); `body` at every element of the block.
 
-    `uniform` runs on every rank, however small its block, before the body, and may store zero-dimensional values. For a
-    list, those of its statements that need a value per tensor (a Result of a per-piece accumulator, a Load of a per-piece
-    tensor) run once a tensor of the list, on every rank; the body uses none of their registers.
+    `uniform` runs on every rank, however small its block, before the body, and may store zero-dimensional values. For
+    a list, those of its statements that need a value per tensor (a Result of a per-piece accumulator, a Load of a
+    per-piece tensor) run once a tensor of the list, on every rank; the body uses none of their registers.
     """
 
     body: tuple[Statement, ...]

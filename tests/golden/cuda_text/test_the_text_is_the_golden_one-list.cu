@@ -1,5 +1,5 @@
 // list
-namespace in_k_7f54e2d9a993 {  // so that the kernels of a Plan make one file
+namespace in_k_04a80f869932 {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0;
   fp16* t1[2];
@@ -83,7 +83,7 @@ DEVICE void pieces1(const Args& a, const Spot (&at)[1], const double* parts0) {
   if (at[u].c0 == 0) put(a.t2 + at[u].piece, y1);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_7f54e2d9a993(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_04a80f869932(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce_start(a.team, ++met);
@@ -123,12 +123,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_7f54e2d9a993(const __gri
     if (threadIdx.x % 32 == 0) ((double*)(a.partial + a.a0_partial))[b] = sum0;
   }
   if (arrive(a.team.state)) {
-    for (int piece = threadIdx.x / 32; piece < a.a0_rows; piece += THREADS / 32) {
-      double sum = Sum::none(double());
-      for (i64 b = a.piece_bucket[piece] + threadIdx.x % 32; b < a.piece_bucket[piece + 1]; b += 32)
-        sum = Sum::of(sum, __ldcg((const double*)(a.partial + a.a0_partial) + b));
-      sum = fold_warp<Sum>(sum);
-      if (threadIdx.x % 32 == 0) { ((double*)(a.exchange[0] + half + a.a0_at))[RANK * a.a0_rows + piece] = sum; ((double*)(a.exchange[1] + half + a.a0_at))[RANK * a.a0_rows + piece] = sum; }
+    for (int item = threadIdx.x / 32; item < 1 * a.a0_rows; item += THREADS / 32) {
+      const int piece = item / 1;
+      const i64 from = a.piece_bucket[piece], to = a.piece_bucket[piece + 1];
+      if (item % 1 == 0) {
+        const double sum = fold_run<Sum>((const double*)(a.partial + a.a0_partial), from, to);
+        if (threadIdx.x % 32 == 0) { ((double*)(a.exchange[0] + half + a.a0_at))[RANK * a.a0_rows + piece] = sum; ((double*)(a.exchange[1] + half + a.a0_at))[RANK * a.a0_rows + piece] = sum; }
+      }
     }
     if (threadIdx.x == 0) {
       a.team.state->exchanges = exchanges + 1;
