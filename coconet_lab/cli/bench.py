@@ -12,6 +12,7 @@ from coconet_lab.run.cluster import Cluster
 from coconet_lab.run.comparison import Comparison, records_csv
 from coconet_lab.workloads import Workload
 
+INTERRUPTED = 130  # what shells take for it
 DEFAULT_SIZES = {True: "2^20", False: "4x64x1024"}  # of an optimizer; of the others
 
 
@@ -43,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
             )  # fmt: skip
             print(f"\n{made.name} {size} {options.dtype}, {options.ranks} ranks\n{found!r}", flush=True)
             done.append(found)
+            if found.is_partial:
+                break
     records = [record for comparison in done for record in comparison.records()]
     if options.json:
         options.json.write_text(json.dumps({"rows": records}, indent=1) + "\n", encoding="utf-8")
@@ -50,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         options.csv.write_text(records_csv(records), encoding="utf-8")
     for path in filter(None, (options.json, options.csv)):
         print(f"wrote {path}")
-    return 0
+    return INTERRUPTED if done[-1].is_partial else 0
 
 
 def _checked(options: argparse.Namespace) -> tuple[list[Size], list[Workload]]:

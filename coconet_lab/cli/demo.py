@@ -48,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
         for part in parts:
             print(f"\nrunning {part.title} on {options.ranks} ranks", flush=True)
             measured.append(compare(cluster, part.made, part.size, repeats=options.repeats))
+            if measured[-1].is_partial:
+                raise KeyboardInterrupt
             print(table(measured[-1]), flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     records = [record for comparison in measured for record in comparison.records()]

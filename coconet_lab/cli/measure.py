@@ -149,7 +149,7 @@ def compare(
         chosen_schedules(made, schedules), repeats=repeats, warmup=warmup, seed=seed, workload=made.name, values=False
     )
     rows = (*hand, *ours.rows)
-    return Comparison(rows, rows[0].schedule)
+    return Comparison(rows, rows[0].schedule, ours.is_partial)
 
 
 def by_hand(made: Workload, size: Size, name: str, repeats: int, warmup: int, seed: int) -> HandWritten:

@@ -66,10 +66,13 @@ class Comparison:
     rows : tuple of Row
     baseline : str
         The schedule that speed-ups are over.
+    is_partial : bool
+        Whether an interrupt ended it before all were measured.
     """
 
     rows: tuple[Row, ...]
     baseline: str
+    is_partial: bool = False
 
     def __getitem__(self, schedule: str) -> Row:
         found = next((row for row in self.rows if row.schedule == schedule), None)

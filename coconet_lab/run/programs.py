@@ -187,6 +187,7 @@ class RunsPrograms:
                 hint='cluster.compare({"naive": program, "fused": schedule})',
             )
         rows: list[Row] = []
+        is_partial = False
         try:
             for name in names:
                 result = self.run(
@@ -195,7 +196,7 @@ class RunsPrograms:
                 )  # fmt: skip
                 rows.append(Row.of(name, program_of(schedules[name]), result, workload))
         except KeyboardInterrupt as stop:
-            finished = len(rows)
+            is_partial, finished = True, len(rows)
             if isinstance(stop, RunInterrupted):
                 rows.append(Row.of(name, program_of(schedules[name]), stop.run, workload))
             if not rows:
@@ -203,7 +204,7 @@ class RunsPrograms:
             repeated = f", and {len(rows[-1].timing.samples_us)} repeats of {name!r}" if len(rows) > finished else ""
             print(f"Interrupted: {finished} of {len(names)} schedules are kept{repeated}.", file=sys.stderr)
         kept = {row.schedule for row in rows}
-        return Comparison(tuple(rows), baseline if baseline in kept else rows[0].schedule)
+        return Comparison(tuple(rows), baseline if baseline in kept else rows[0].schedule, is_partial)
 
     # -- shared --------------------------------------------------------------------------------------------------
 

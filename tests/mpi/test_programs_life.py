@@ -208,6 +208,7 @@ def test_an_interrupt_keeps_the_finished_schedules_and_repeats_of_a_comparison(
         del cluster.run
         thread.join()
     assert [row.schedule for row in compared.rows] == ["naive", "fused"]
+    assert compared.is_partial
     assert len(compared["naive"].timing.samples_us) == 2
     assert 1 <= len(compared["fused"].timing.samples_us) < ENDLESS
     assert "Interrupted: 1 of 3 schedules are kept, and " in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,10 @@ from coconet_lab.errors import ToolError
 from coconet_lab.ir import oracle
 from coconet_lab.run import by_hand as hand
 from coconet_lab.run.by_hand import BASELINES, HandWritten, make_step
+from coconet_lab.run.comparison import Comparison, Row
+from coconet_lab.run.provenance import provenance
+from coconet_lab.run.results import Timing
+from coconet_lab.run.trace import Trace
 
 
 @pytest.mark.parametrize(
@@ -94,6 +100,35 @@ def test_baselines_that_need_torch_are_left_out_without_it_and_refused_where_ask
         chosen_baselines(adam, ["gloo+torch_fused"])
     monkeypatch.setattr(measure, "_has_torch", lambda: True)
     assert chosen_baselines(adam, None) == BASELINES["adam"]
+
+
+def test_an_interrupt_ends_the_sizes_writes_what_was_measured_and_exits_as_shells_expect(monkeypatch, tmp_path):
+    class Ranks:
+        """Stands for a cluster."""
+
+        def __init__(self, **how):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+    source = provenance(ranks=2, backend="cpu", seed=0, program="adam", schedule="naive")
+    row = Row("naive", "adam", "fp32", 64, "64", Timing((1.0,)), Trace(), source)
+    sizes = []
+
+    def measured(cluster, made, size, **how):
+        sizes.append(size)
+        return Comparison((row,), "naive", is_partial=True)
+
+    monkeypatch.setattr("coconet_lab.cli.bench.Cluster", Ranks)
+    monkeypatch.setattr("coconet_lab.cli.bench.compare", measured)
+    file = tmp_path / "rows.json"
+    assert app.main(["bench", "adam", "--sizes", "64", "128", "--json", str(file)]) == 130
+    assert sizes == [Size((64,))]
+    assert [r["schedule"] for r in json.loads(file.read_text())["rows"]] == ["naive"]
 
 
 # The baselines compute what the schedules do: on one rank, where their sums are of one term
