@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from coconet_lab import Program, ProgramError, ToolError
 from coconet_lab.viz import draw as module
 from coconet_lab.viz.dot import BACKSLASH_SIGN, scene_dot
-from coconet_lab.viz.draw import changed_groups, changed_names, draw, draw_change
+from coconet_lab.viz.draw import changed_groups, changed_names, draw, draw_change, fitted
 from coconet_lab.viz.paint import scene_svg
 from coconet_lab.viz.scene import Box, Outline, program_scene, short, visible
 from coconet_lab.viz.svg import picture
@@ -195,6 +195,15 @@ def test_a_notebook_gets_svg_a_png_of_the_same_size_and_text(engine):
     assert shown["text/plain"].startswith("self_attention: 10 ops")
     points = float(ET.fromstring(drawing.svg).get("width").removesuffix("pt"))
     assert sizes["image/png"]["width"] == pytest.approx(points * 4 / 3, abs=1)
+
+
+@pytest.mark.parametrize(("width", "shown"), [(600, 600), (800, 660), (1200, 1200)])
+def test_a_picture_a_little_wider_than_a_page_fits_it_and_a_much_wider_one_stays_legible(width, shown):
+    svg = f'<svg role="img" width="{width}pt" height="300pt" viewBox="0 0 {width} 300"></svg>'
+    root = ET.fromstring(fitted(svg))
+    assert root.get("width") == f"{shown}pt"
+    assert float(root.get("height").removesuffix("pt")) == pytest.approx(300 * shown / width, abs=1)
+    assert root.get("viewBox") == f"0 0 {width} 300"
 
 
 @settings(max_examples=40)
