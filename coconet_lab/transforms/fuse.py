@@ -51,11 +51,11 @@ class Fuse(Transform):
         if isinstance(start, Refusal):
             return start
         members = _grown(program, start)
-        refusal = in_overlap(program, iter(members)) or self._refused(program, members)
+        ordered = tuple(sorted(members, key=program.position.__getitem__))
+        refusal = in_overlap(program, iter(ordered)) or self._refused(program, members)
         if refusal is not None:
             return refusal
         merged = tuple(f for f in program.fusions if not members.isdisjoint(f.members))
-        ordered = tuple(sorted(members, key=program.position.__getitem__))
         return self._called(program, ordered, merged)
 
     def _named(self, program: Program) -> set[str] | Refusal:

@@ -172,3 +172,9 @@ def test_the_pages_colours_are_the_palettes_in_both_themes():
         assert f"--cl-sliced: {palette.sliced.fill};" in line
         assert f"--cl-changed: {palette.changed};" in line
     assert f'[fill="{LIGHT.local.fill}" i] {{ fill: var(--cl-local); }}' in css
+
+
+def test_what_goes_to_another_group_is_counted_once():
+    made = cl.workloads.pipeline(batch=4, sequence=8, hidden=16, ranks=4, groups=2).schedules["MegatronLM"]
+    assert made.ledger().between_groups_bytes > 0
+    assert costs.costs_of(made.program).wire_bytes == made.ledger().wire_bytes

@@ -49,7 +49,7 @@ class Change:
 FIELDS = (
     ("wire", "wire_bytes", "on the wire", "Bytes a rank sends to the others"),
     ("memory", "memory_bytes", "through memory", "Bytes a rank reads from and writes to its own memory"),
-    ("held", "held_bytes", "held at once", "Most memory a rank holds at one time"),
+    ("held", "held_bytes", "held at once", "Memory a rank reserves for a run: all its buffers"),
     ("launches", "launches", "launches", "Kernels and library calls a rank starts"),
 )
 
@@ -62,10 +62,8 @@ def costs_of(program: Program) -> Costs | None:
         ledger = lower(program).ledger()
     except CoconetError:
         return None
-    return Costs(
-        ledger.wire_bytes + ledger.between_groups_bytes, ledger.memory_bytes, ledger.held_bytes, ledger.launches,
-        ledger.collectives,
-    )  # fmt: skip
+    # What goes to another group is among the bytes on the wire.
+    return Costs(ledger.wire_bytes, ledger.memory_bytes, ledger.held_bytes, ledger.launches, ledger.collectives)
 
 
 def changes(before: Costs | None, after: Costs | None) -> tuple[Change, ...]:
