@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from coconet_lab.errors import ClusterError
+from coconet_lab.errors import ClusterError, InputError
 from coconet_lab.ir.inputs import check_inputs, input_block, random_block
 from coconet_lab.ir.ops import Input
 from coconet_lab.ir.program import Program
@@ -179,11 +179,12 @@ class RunsPrograms:
         Comparison
             `.records()`, `.to_csv()`, `.plot()`; an interrupt keeps the schedules that were finished.
         """
-        names = list(schedules)
+        names = list(schedules) if isinstance(schedules, Mapping) else []
         if not names or (baseline is not None and baseline not in names):
             raise ClusterError(
                 f"nothing to compare with {baseline!r}" if names else "nothing to compare",
-                rule="compare takes one schedule or more, and the baseline is one of them",
+                rule="compare takes a dict of one schedule or more by name, and the baseline is one of them",
+                where="compare",
                 hint='cluster.compare({"naive": program, "fused": schedule})',
             )
         rows: list[Row] = []
@@ -214,6 +215,13 @@ class RunsPrograms:
         """The job of a schedule and every rank's parts of its inputs; all that can be refused here is."""
         program = program_of(schedule)
         self._check_size(program)
+        if inputs is not None and not isinstance(inputs, Mapping):
+            raise InputError(
+                f"the inputs are a {type(inputs).__name__}",
+                rule="inputs are a dict of name to array, number or callable; without them they are drawn",
+                where=f"inputs of program {program.name!r}",
+                hint="inputs=cl.random_inputs(program)",
+            )
         given = None if inputs is None else check_inputs(program, inputs)
         made = job.Job(
             key, lower(program, hosts=self.hosts), program, self.backend.name, _scalars(program, given, seed), seed,
@@ -306,4 +314,5 @@ def _scalars(program: Program, given: Mapping[str, Any] | None, seed: int) -> di
 def _label(item: Runnable) -> str:
     """What a run is called where the user gives no name."""
     steps = len(item.steps) if isinstance(item, Schedule) else 0
-    return f"{program_of(item).name} after {steps} steps" if steps else program_of(item).name
+    after = f" after {steps} step{'' if steps == 1 else 's'}" if steps else ""
+    return program_of(item).name + after

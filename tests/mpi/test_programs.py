@@ -207,8 +207,13 @@ def test_what_is_no_program_and_no_repeats_are_refused(cluster: cl.Cluster) -> N
     with pytest.raises(ClusterError, match="0 repeats") as refused:
         cluster.run(schedule, repeats=0)
     assert has_four_lines(refused.value)
-    with pytest.raises(ClusterError, match="nothing to compare"):
-        cluster.compare({})
+    with pytest.raises(InputError, match="the inputs are a list") as listed:
+        cluster.run(schedule, [1, 2])  # type: ignore[arg-type]
+    assert has_four_lines(listed.value)
+    for nothing in ({}, schedule):
+        with pytest.raises(ClusterError, match="nothing to compare") as empty:
+            cluster.compare(nothing)  # type: ignore[arg-type]
+        assert has_four_lines(empty.value)
     with pytest.raises(ClusterError, match="nothing to compare with 'best'"):
         cluster.compare({"a": schedule}, baseline="best")
     assert is_usable(cluster)
