@@ -185,5 +185,3 @@ def scalars_entry(program: Program, memory: Memory) -> list[AnyEntry]:
         return []
     names = tuple(op.name for op in ops)
     return [HostScalars(name="scalars", ops=names, groups=tuple(range(program.groups)), scalar_ops=ops)]
-
-

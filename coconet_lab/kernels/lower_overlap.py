@@ -263,5 +263,3 @@ def _cut_kernel(kernel: Kernel, dim: int) -> Kernel:
 
 def _share(total: int, chunk: Chunk) -> int:
     return total * (chunk.index + 1) // chunk.count - total * chunk.index // chunk.count
-
-

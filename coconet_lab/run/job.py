@@ -40,7 +40,7 @@ class Job:
         Of the inputs the ranks draw themselves.
     repeats, warmup : int
     traced : bool
-        Whether the last repeat is traced (its time counts too: tracing costs two clock reads an entry).
+        Whether a run is traced: the single one, or one more after several.
     what : str
         The schedule's name, for the progress bar.
     """
@@ -141,17 +141,19 @@ def execute(job: Job, parts: Mapping[str, Part]) -> RankRun:
     compile_s = prepare(job, parts)
     engine, world = _kept.engines[job.key], _world(job.backend)
     samples: list[float] = []
-    for repeat in range(-job.warmup, job.repeats):
-        ranks.report(op=job.what or job.plan.name, step=-1, done=repeat + job.warmup)
+    # A single run is traced as it is timed; of several, one more is traced, which costs time, and not counted.
+    extra = int(job.traced and job.repeats > 1)
+    for repeat in range(-job.warmup, job.repeats + extra):
+        ranks.report(op=job.what or job.plan.name, step=-1, done=min(repeat, job.repeats) + job.warmup)
         if _agree_to_stop(world):
             return RankRun(tuple(samples), compile_s, tuple(engine.trace()), stopped=True)
         engine.reset_state()
         engine.poison()  # the last of its barriers is where all ranks begin together
-        traced = job.traced and repeat == job.repeats - 1
+        traced = job.traced and repeat == job.repeats - 1 + extra
         started = time.perf_counter()
         engine.run(trace=traced)
         taken = (time.perf_counter() - started) * 1e6
-        if repeat >= 0:
+        if 0 <= repeat < job.repeats:
             samples.append(taken)
     ranks.report(op=job.what or job.plan.name, step=-1, done=job.repeats + job.warmup)
     return RankRun(tuple(samples), compile_s, tuple(engine.trace()))

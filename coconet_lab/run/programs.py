@@ -91,7 +91,7 @@ class RunsPrograms:
         repeats : int
             Timed runs; the result's values are those of the last.
         warmup : int or None
-            Runs before the timed ones; None: one where more than one repeat is asked for.
+            Runs before the timed ones; None: two where more than one repeat is asked for (a GPU makes its graph).
         seed : int
             Of drawn inputs.
         name : str
@@ -117,7 +117,7 @@ class RunsPrograms:
             A rank raised, died or did not return before the deadline.
         """
         label = name or _label(schedule)
-        before = (1 if repeats > 1 else 0) if warmup is None else warmup
+        before = (2 if repeats > 1 else 0) if warmup is None else warmup
         _check_repeats(repeats, before)
         made, parts = self._job(_RUN_KEY, schedule, inputs, seed, label)
         made = replace(made, repeats=repeats, warmup=before)

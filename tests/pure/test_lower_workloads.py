@@ -69,6 +69,7 @@ def test_a_fused_group_is_one_launch(make):
 
 def without_extents(kernel):
     """What a printer may look at: extents only as 1 or more, and which are equal."""
+
     def pattern(shape):
         return tuple(1 if n == 1 else "n" for n in shape)
 
