@@ -201,3 +201,9 @@ def test_the_search_for_machine_paths_finds_them_and_leaves_others_alone():
     assert MACHINE_PATH.search(f'open("{slash}work{slash}x")')
     assert MACHINE_PATH.search(f"{slash}home{slash}ada{slash}x")
     assert not MACHINE_PATH.search("notebooks/work/x and $HOME/tmp/x and https://example.com/root/x")
+
+
+def test_no_two_test_modules_share_a_name():
+    # pytest imports them by name alone: of two with one name the second tier would not be collected.
+    names = [path.name for path in sorted((ROOT / "tests").rglob("*.py"))]
+    assert {name for name in names if names.count(name) > 1} <= {"__init__.py", "conftest.py"}
