@@ -44,21 +44,21 @@ def _measure(cluster: Cluster, sizes: tuple[int, ...], quick: bool) -> Iterator[
     for elements in sizes:
         size = Size((elements,))
         made = make("adam", size, cluster.ranks, "fp32")
-        yield "adam", size, compare(cluster, made, size, repeats=_repeats(elements), warmup=5)
+        yield "adam", size, compare(cluster, made, size, repeats=_repeats(elements), warmup=3)
     if quick:
         return
     for workload in ("sgd", "lamb"):
         for elements in (2**12, 2**16, 2**20, 2**24):
             size = Size((elements,))
             made = make(workload, size, cluster.ranks, "fp32")
-            yield workload, size, compare(cluster, made, size, repeats=_repeats(elements), warmup=5)
+            yield workload, size, compare(cluster, made, size, repeats=_repeats(elements), warmup=3)
     made = make("self_attention", EPILOGUE, cluster.ranks, "fp32")
     yield "self_attention", EPILOGUE, compare(cluster, made, EPILOGUE, repeats=15, warmup=3)
 
 
 def _repeats(elements: int) -> int:
     """Many repeats of short runs: a stall of one time slice must not be the median."""
-    return 101 if elements <= 2**18 else 31 if elements <= 2**22 else 11
+    return 101 if elements <= 2**18 else 31 if elements <= 2**22 else 7
 
 
 def _write(folder: Path, rows: dict[str, list[dict[str, object]]]) -> None:
