@@ -18,10 +18,10 @@ DROPOUT = 0.1
 def epilogue(batch: int, sequence: int, hidden: int, inner: int, dtype: str) -> tuple[list[Value], Value]:
     """Inputs and output of a layer whose matmul contracts `inner` (sliced among the ranks) to `hidden`."""
     kind = wire_dtype(dtype)
-    x = tensor("x", kind, (batch, sequence, inner), Sliced(2), low=-1.0, high=1.0)
-    w = tensor("w", kind, (inner, hidden), Sliced(0), low=-1.0, high=1.0)
-    b = tensor("b", kind, (hidden,), Replicated, low=-1.0, high=1.0)
-    r = tensor("r", kind, (batch, sequence, hidden), Replicated, low=-1.0, high=1.0)
+    x = tensor("x", kind, (batch, sequence, inner), Sliced(2))
+    w = tensor("w", kind, (inner, hidden), Sliced(0))
+    b = tensor("b", kind, (hidden,), Replicated)
+    r = tensor("r", kind, (batch, sequence, hidden), Replicated)
     layer = matmul(x, w, name="layer")
     total = all_reduce(layer, name="total")
     drop = dropout(total + b, DROPOUT, name="drop")

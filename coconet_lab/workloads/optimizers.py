@@ -35,15 +35,15 @@ class _Start:
     def shape(self) -> Sequence[int] | Sequence[Sequence[int]]:
         return [self.elements] if isinstance(self.elements, int) else self.elements
 
-    def state(self, name: str, low: float) -> Value:
-        return tensor(name, FP32, self.shape(), Replicated, low=low, high=1.0)
+    def state(self, name: str, low: float | None = None) -> Value:
+        return tensor(name, FP32, self.shape(), Replicated, low=low)
 
 
 def _start(elements: Elements, dtype: str) -> _Start:
     wire = wire_dtype(dtype)
     shape = [elements] if isinstance(elements, int) else elements
-    gradient = tensor("g", wire, shape, Local, low=-1.0, high=1.0)
-    weight = tensor("w", FP32, shape, Replicated, low=-1.0, high=1.0)
+    gradient = tensor("g", wire, shape, Local)
+    weight = tensor("w", FP32, shape, Replicated)
     total = all_reduce(gradient, name="total")
     mixed = wire is FP16
     wide = cast(total, FP32) if mixed else total
@@ -64,7 +64,7 @@ def _finish(
     inputs = [start.gradient, start.weight, *state, *scalars]
     last = w1
     if start.mixed:
-        parameter = tensor("p", FP16, start.shape(), Replicated, low=-1.0, high=1.0)
+        parameter = tensor("p", FP16, start.shape(), Replicated)
         last = update(parameter, cast(w1, FP16), name="p1")
         inputs.insert(1, parameter)
     made = program(name, inputs=inputs, outputs=[last], ranks=ranks)
@@ -108,7 +108,7 @@ def _moments(start: _Start) -> tuple[Value, list[Value], list[Value]]:
     b2 = scalar("b2", FP32, low=0.5, high=0.9999, default=0.999)
     eps = scalar("eps", FP32, low=1e-8, high=1e-3, default=1e-8)
     t = scalar("t", FP32, low=1.0, high=1000.0, default=1.0)
-    m, v = start.state("m", -1.0), start.state("v", 0.0)
+    m, v = start.state("m"), start.state("v", low=0.0)
     G = start.mean_gradient
     m1 = update(m, b1 * m + (1 - b1) * G, name="m1")
     v1 = update(v, b2 * v + (1 - b2) * (G * G), name="v1")
