@@ -19,6 +19,7 @@ from coconet_lab.run.host_world import host_count
 from coconet_lab.run.launcher import Request
 from coconet_lab.run.programs import RunsPrograms
 from coconet_lab.run.progress import Progress
+from coconet_lab.run.ranks import Report, read_report, write_cancel
 from coconet_lab.run.room import check_arguments, check_room
 from coconet_lab.run.session import Session
 
@@ -229,6 +230,19 @@ class Cluster(RunsPrograms):
             limit = self.deadline_s if deadline_s is None else deadline_s
             running = RunningCall(session, Order(self._calls, name, limit), Progress(name.strip("'"), progress))
             return running.run(function, args, per_rank)
+
+    def cancel(self) -> None:
+        """Ask the ranks to end the call under way, from another thread; what they have finished is kept."""
+        session = self._session
+        if session is not None and self._calls:
+            write_cancel(session.directory, self._calls)
+
+    def reports(self) -> list[Report]:
+        """What every rank last said of the newest call, in rank order; empty before the first one."""
+        session, number = self._session, self._calls
+        if session is None or not number:
+            return []
+        return [read_report(session.directory, rank, number) for rank in range(self.ranks)]
 
     def restart(self) -> Cluster:
         """New ranks in place of those there are, with nothing of theirs left."""

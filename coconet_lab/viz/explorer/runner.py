@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from coconet_lab.errors import ClusterError, CoconetError, RankError
-from coconet_lab.run import ranks as on_ranks
+from coconet_lab.run.ranks import Report
 from coconet_lab.schedule.schedule import Schedule
 from coconet_lab.viz.explorer.state import Measured
 
@@ -87,9 +87,7 @@ class Runner:
     def cancel(self) -> None:
         """Ask the ranks to end after the repeat they are in; what was measured is kept."""
         self._is_cancelled = True
-        place = self._call_under_way()
-        if place is not None:
-            on_ranks.write_cancel(*place)
+        self.cluster.cancel()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the run has ended; False after `timeout_s`."""
@@ -146,32 +144,25 @@ class Runner:
 
     # -- watching ------------------------------------------------------------------------------------------------
 
-    def _call_under_way(self) -> tuple[str, int] | None:
-        """The session's folder and the number of its newest call."""
-        session = getattr(self.cluster, "_session", None)
-        directory, number = getattr(session, "directory", ""), getattr(self.cluster, "_calls", 0)
-        return (directory, number) if directory and number else None
-
     def _watch(self, name: str, repeats: int, stop: threading.Event) -> None:
         """Tell how far the slowest rank is, until the run ends."""
         last: Progress | None = None
         seconds = 0.0
         while not stop.wait(LOOK_S):
             seconds += LOOK_S
-            place = self._call_under_way()
-            if place is None:
+            reports = self.cluster.reports()
+            if not reports:
                 now = Progress(f"Starting {self.cluster.ranks} ranks, {seconds:.0f} s")
             else:
-                now = self._look(name, repeats, *place)
+                now = self._look(name, repeats, reports)
                 if self._is_cancelled:
-                    on_ranks.write_cancel(*place)  # the call may have begun after the button was pressed
+                    self.cluster.cancel()  # the call may have begun after the button was pressed
                     now = Progress("Cancelling", now.done, now.total)
             if now != last and not stop.is_set():
                 self._progress(now)
                 last = now
 
-    def _look(self, name: str, repeats: int, directory: str, number: int) -> Progress:
-        reports = [on_ranks.read_report(directory, rank, number) for rank in range(self.cluster.ranks)]
+    def _look(self, name: str, repeats: int, reports: list[Report]) -> Progress:
         slowest = min(range(len(reports)), key=lambda rank: (reports[rank].done, reports[rank].step))
         report = reports[slowest]
         warmups = max(report.total - repeats, 0)
