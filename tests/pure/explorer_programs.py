@@ -8,6 +8,7 @@ from typing import Any
 import coconet_lab as cl
 from coconet_lab import FP16, Program, Replicated, Sliced, workloads
 from coconet_lab.errors import ClusterError, RankError
+from coconet_lab.run.ranks import Report
 from coconet_lab.run.trace import Span
 
 WAIT_S = 60.0
@@ -62,6 +63,12 @@ class FakeCluster:
     def start(self) -> None:
         self.generation += 1
         self.state = "running"
+
+    def cancel(self) -> None:
+        self.go_on.set()
+
+    def reports(self) -> list[Report]:
+        return [Report(1, "total", 1, 3, 10)] * 2 if self.generation else []
 
     def run(self, schedule: Any, inputs: Any, *, repeats: int, name: str, progress: bool) -> Timed:
         assert progress is False, "the page shows the progress: a bar in the cell would be a second one"
