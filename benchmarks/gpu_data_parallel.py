@@ -85,7 +85,7 @@ class Ours:
 
     def tuned(self, engine: CudaEngine, elements: int, budget: Budget) -> Tuning:
         """The fastest of a sweep over CTAs and unrolling, by the slowest rank; collective."""
-        tried: list[tuple[float, int, int, int]] = []
+        tried: list[tuple[float, int, int, int, int]] = []
         for choice in candidates(elements // self.world.size, engine.gpu.processors):
             if budget.is_over(20):
                 break
@@ -99,16 +99,16 @@ class Ours:
         return Tuning(*best[1:])
 
 
-def candidates(elements: int, processors: int) -> list[tuple[int, int, int]]:
-    """CTAs, unrolling and threads worth a try for so many elements a rank."""
+def candidates(elements: int, processors: int) -> list[tuple[int, int, int, int]]:
+    """CTAs, unrolling, threads and deferring worth a try for so many elements a rank."""
     if elements < 1 << 20:
         return [
             (ctas, 1, threads) for threads in (128, 256, 512) for ctas in _few(elements // (threads * 8), processors)
         ]
     passes = max(1, elements // (512 * 8))
     counts = [n for n in (4, 8, 16, 32, 64, processors, 2 * processors) if n <= 2 * passes] or [passes]
-    found = [(n, unroll, 512) for n in counts[-3:] for unroll in (1, 2, 4)]
-    return [*found, (2 * processors, 1, 256), (2 * processors, 2, 256), (4 * processors, 1, 256)]
+    found = [(n, unroll, 512, defer) for n in counts[-2:] for unroll in (1, 2, 4) for defer in (0, 1)]
+    return [*found, *((4 * processors, 1, 256, defer) for defer in (0, 1))]
 
 
 def _few(passes: int, processors: int) -> list[int]:

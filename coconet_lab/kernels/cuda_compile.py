@@ -37,12 +37,15 @@ class Variant:
         Vectors a thread has in flight.
     threads : int
         Threads of a CTA, a multiple of 32.
+    defer : bool
+        Whether stores to all ranks wait until the phase has read its peers.
     """
 
     arch: str
     rank: int = 0
     unroll: int = 1
     threads: int = 512
+    defer: bool = False
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -54,7 +57,8 @@ class Variant:
                 where="the CUDA compiler",
                 hint='Variant("sm_90")',
             )
-        defines = (f"-DRANK={self.rank}", f"-DUNROLL={self.unroll}", f"-DTHREADS={self.threads}")
+        numbers = {"RANK": self.rank, "UNROLL": self.unroll, "THREADS": self.threads, "DEFER": int(self.defer)}
+        defines = (f"-D{name}={number}" for name, number in numbers.items())
         return (f"--gpu-architecture={self.arch}", *OPTIONS, *defines)
 
 

@@ -40,11 +40,20 @@ def loops(printer: _Printer, n: int) -> Iterator[str]:
         yield "}"
 
 
+def share_loops(printer: _Printer, n: int) -> Iterator[str]:
+    """The same loops once more: each thread comes to the elements it has stored itself, and waits for nobody."""
+    yield from (
+        _bucket_loop(printer, n, shares=True) if has_buckets(printer.kernel) else _flat_loop(printer, n, shares=True)
+    )
+
+
 def _none(printer: _Printer, a: int) -> str:
     return f"{fold_of(printer.kernel.accumulators[a].fn)}::none({printer.wide(a)}())"
 
 
-def _call(printer: _Printer, n: int, width: str, unroll: str) -> str:
+def _call(printer: _Printer, n: int, width: str, unroll: str, shares: bool = False) -> str:
+    if shares:
+        return f"share{n}<{width}, {unroll}>(a, at, live);"
     parameters = printer.parameters(printer.element_body(n), printer.accumulators(n))
     return f"phase{n}<{width}, {unroll}>(a, at, live{''.join(f', {name}' for _, name in parameters)});"
 
@@ -57,7 +66,7 @@ def _one(spot: str, call: str, piece: bool = False) -> Iterator[str]:
     yield f"  {call}"
 
 
-def _flat_loop(printer: _Printer, n: int) -> Iterator[str]:
+def _flat_loop(printer: _Printer, n: int, shares: bool = False) -> Iterator[str]:
     width = printer.folding.width
     if width > 1:
         yield "for (i64 i = thread; i < a.vectors; i += threads * UNROLL) {"
@@ -68,10 +77,10 @@ def _flat_loop(printer: _Printer, n: int) -> Iterator[str]:
         yield "    live[u] = u == 0 || i + u * threads < a.vectors;"
         yield f"    at[u] = spot<{width}>(a, i + u * threads);"
         yield "  }"
-        yield f"  {_call(printer, n, str(width), 'UNROLL')}"
+        yield f"  {_call(printer, n, str(width), 'UNROLL', shares)}"
         yield "}"
     yield "for (i64 i = a.first + thread; i < a.total; i += threads) {"
-    yield from _one("spot<1>(a, i)", _call(printer, n, "1", "1"))
+    yield from _one("spot<1>(a, i)", _call(printer, n, "1", "1", shares))
     yield "}"
 
 
@@ -132,9 +141,9 @@ def _coordinates(printer: _Printer, number: str, runs: tuple[int, ...], width: s
         yield f"start.c{last} *= {width};"
 
 
-def _bucket_loop(printer: _Printer, n: int) -> Iterator[str]:
+def _bucket_loop(printer: _Printer, n: int, shares: bool = False) -> Iterator[str]:
     width = printer.folding.width
-    sums = [a for a in printer.accumulators(n) if printer.kernel.accumulators[a].per_piece]
+    sums = [a for a in printer.accumulators(n) if printer.kernel.accumulators[a].per_piece and not shares]
     yield "for (i64 b = thread / 32; b < a.buckets; b += threads / 32) {"
     yield "  const i64 begin = a.bucket_start[b], end = a.bucket_start[b + 1], piece = a.bucket_piece[b];"
     for a in sums:
@@ -152,12 +161,13 @@ def _bucket_loop(printer: _Printer, n: int) -> Iterator[str]:
         yield f"        at[u] = spot<{width}>(a, i + u * 32);"
         yield "        at[u].piece = piece;"
         yield "      }"
-        yield f"      {_call(printer, n, str(width), 'UNROLL')}"
+        yield f"      {_call(printer, n, str(width), 'UNROLL', shares)}"
         yield "    }"
         yield f"    rest = vectors * {width};"
         yield "  }"
     yield "  for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {"
-    yield from (f"  {line}" for line in _one("spot<1>(a, i)", _call(printer, n, "1", "1"), piece=True))
+    one = _one("spot<1>(a, i)", _call(printer, n, "1", "1", shares), piece=True)
+    yield from (f"  {line}" for line in one)
     yield "  }"
     for a in sums:
         fold = fold_of(printer.kernel.accumulators[a].fn)

@@ -230,16 +230,38 @@ class PhasePrinter:
                     f"{keep_threshold(s.p)}ull);"
                 )
 
-    def writes(self, body: Iterable[k.Statement]) -> Iterator[str]:
-        """The stores of a vector. What is broadcast along a run is stored once, where the run begins."""
+    def writes(self, body: Iterable[k.Statement], shared: Sequence[k.StoreAll] = ()) -> Iterator[str]:
+        """The stores of a vector; of those `shared` afterwards, if DEFER says so, this rank's own copy alone."""
         for n, s in enumerate(body):
             if not isinstance(s, STORES):
                 continue
-            place = self.place(s.tensor, "at[u]")
-            absent = [f"at[u].c{r} == 0" for r, has in enumerate(self.folding.present[s.tensor]) if not has]
-            guard = f"if ({' && '.join(absent)}) " if absent else ""
-            if isinstance(s, k.StoreAll):
-                for peer in range(self.kernel.space.ranks):
-                    yield f"{guard}put(a.t{s.tensor}[(RANK + {peer}) % RANKS]{place}, y{n});"
+            if isinstance(s, k.StoreAll) and self.kernel.space.ranks > 1:
+                yield self.put(s.tensor, 0, f"y{n}")
+                for peer in range(1, self.kernel.space.ranks):
+                    yield self.put(s.tensor, peer, f"y{n}", ("!DEFER",) if s in shared else ())
             else:
-                yield f"{guard}put({self.own(s.tensor)}{place}, y{n});"
+                yield self.put(s.tensor, None, f"y{n}")
+
+    def put(self, tensor: int, peer: int | None, pack: str, only: Sequence[str] = ()) -> str:
+        """One store of a vector. What is broadcast along a run is stored once, where the run begins."""
+        place = self.own(tensor) if peer is None else f"a.t{tensor}[(RANK + {peer}) % RANKS]"
+        present = self.folding.present[tensor]
+        conditions = [*only, *(f"at[u].c{r} == 0" for r, has in enumerate(present) if not has)]
+        guard = f"if ({' && '.join(conditions)}) " if conditions else ""
+        return f"{guard}put({place}{self.place(tensor, 'at[u]')}, {pack});"
+
+    def shares(self, shared: Sequence[k.StoreAll]) -> Iterator[str]:
+        """What a rank has stored in its own copy, read again and stored in the others'."""
+        for n, s in enumerate(shared):
+            kind, wide = C_TYPES[self.kernel.tensors[s.tensor].dtype], self.is_wide(s.tensor)
+            yield f"Pack<{kind}, {'V' if wide else '1'}> z{n}[U];"
+        yield "#pragma unroll"
+        yield "for (int u = 0; u < U; ++u) if (live[u]) {"
+        for n, s in enumerate(shared):
+            yield f"  get(z{n}[u], {self.own(s.tensor)}{self.place(s.tensor, 'at[u]')});"
+        yield "}"
+        yield "#pragma unroll"
+        yield "for (int u = 0; u < U; ++u) if (live[u]) {"
+        for n, s in enumerate(shared):
+            yield from (f"  {self.put(s.tensor, p, f'z{n}[u]')}" for p in range(1, self.kernel.space.ranks))
+        yield "}"

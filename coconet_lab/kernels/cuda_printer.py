@@ -16,7 +16,7 @@ from coconet_lab.errors import CodegenError
 from coconet_lab.kernels import kernel as k
 from coconet_lab.kernels.cuda_abi import MAX_RANKS, Field, fields, has_buckets, is_per_piece, peer_tensors
 from coconet_lab.kernels.cuda_exchange import exchange
-from coconet_lab.kernels.cuda_loops import loops
+from coconet_lab.kernels.cuda_loops import loops, share_loops
 from coconet_lab.kernels.cuda_phase import OUTPUTS, STORES, PhasePrinter, needed, operands, shown
 from coconet_lab.kernels.cuda_scalar import accumulator_type, register_type
 from coconet_lab.kernels.cuda_space import Folding, fold
@@ -182,6 +182,13 @@ class _Printer:
                 registers |= {s.out} if isinstance(s, OUTPUTS) else set()
         return tuple(found)
 
+    def shared(self, n: int) -> tuple[k.StoreAll, ...]:
+        """Stores to all ranks that may wait until the phase has read its peers: not where it goes row by row."""
+        printer = PhasePrinter(self.kernel, self.folding)
+        if self.kernel.space.ranks == 1 or any(printer.kept_runs(a) for a in self.accumulators(n)):
+            return ()
+        return tuple(s for s in self.element_body(n) if isinstance(s, k.StoreAll))
+
     def accumulators(self, n: int) -> tuple[int, ...]:
         """The reductions that phase `n` adds to."""
         found = (s.accumulator for s in self.kernel.phases[n].body if isinstance(s, k.Accumulate))
@@ -208,7 +215,12 @@ class _Printer:
         if body:
             yield "template <int V, int U>"
             yield f"DEVICE void phase{n}(const Args& a, const Spot (&at)[U], const bool (&live)[U]{extra}) {{"
-            yield from _indent(self.vectors(body))
+            yield from _indent(self.vectors(body, self.shared(n)))
+            yield "}"
+        if self.shared(n):
+            yield "template <int V, int U>"
+            yield f"DEVICE void share{n}(const Args& a, const Spot (&at)[U], const bool (&live)[U]) {{"
+            yield from _indent(PhasePrinter(self.kernel, self.folding).shares(self.shared(n)))
             yield "}"
         pieces = self.piece_body(n)
         if pieces:
@@ -218,7 +230,7 @@ class _Printer:
             yield from _indent(self.one_vector(pieces, loads=True))
             yield "}"
 
-    def vectors(self, body: tuple[k.Statement, ...]) -> Iterator[str]:
+    def vectors(self, body: tuple[k.Statement, ...], shared: tuple[k.StoreAll, ...]) -> Iterator[str]:
         """All loads of all vectors, then each vector's arithmetic and stores."""
         printer = PhasePrinter(self.kernel, self.folding)
         reads = list(printer.reads(body))
@@ -231,10 +243,12 @@ class _Printer:
         yield from (f"const Divisor d{r} = divisor(r{r});" for r in printer.divisors(body))
         yield "#pragma unroll"
         yield "for (int u = 0; u < U; ++u) if (live[u]) {"
-        yield from _indent(self.one_vector(body))
+        yield from _indent(self.one_vector(body, shared))
         yield "}"
 
-    def one_vector(self, body: tuple[k.Statement, ...], *, loads: bool = False) -> Iterator[str]:
+    def one_vector(
+        self, body: tuple[k.Statement, ...], shared: tuple[k.StoreAll, ...] = (), *, loads: bool = False
+    ) -> Iterator[str]:
         """Arithmetic and stores of the vector `u` (and its loads, where nothing else has them)."""
         printer = PhasePrinter(self.kernel, self.folding)
         if loads:
@@ -252,7 +266,7 @@ class _Printer:
         yield from inner if loads else _indent(iter(inner))
         if not loads:
             yield "}"
-        yield from printer.writes(body)
+        yield from printer.writes(body, shared)
 
     # -- the kernel ----------------------------------------------------------------------------------------------
 
@@ -276,6 +290,10 @@ class _Printer:
             apart = (*early, *self.piece_body(n))
             yield from self.uniforms(tuple(s for s in phase.uniform if s not in apart))
             yield from loops(self, n)
+            if self.shared(n):
+                yield "if (DEFER) {  // reading all peers first, then writing to them, keeps both ways of a link busy"
+                yield from _indent(share_loops(self, n))
+                yield "}"
             if self.accumulators(n):
                 exchanges += 1
                 yield from exchange(self.kernel, self.folding, self.accumulators(n), exchanges, exchanges == total)

@@ -1,5 +1,6 @@
 // What every generated kernel stands on: types, 16-byte accesses, Philox, and meetings of ranks over peer pointers.
-// RANKS is set by the kernel; RANK (of the group), UNROLL and THREADS are compile options.
+// RANKS is set by the kernel; RANK (of the group), UNROLL, THREADS and
+// DEFER (whether what all ranks receive is sent after everything was read) are compile options.
 #ifndef RANK
 #define RANK 0
 #endif
@@ -8,6 +9,9 @@
 #endif
 #ifndef THREADS
 #define THREADS 512
+#endif
+#ifndef DEFER
+#define DEFER 0
 #endif
 #define DEVICE static __device__ __forceinline__
 

@@ -14,7 +14,7 @@ from coconet_lab.kernels.kernel import Kernel
 from coconet_lab.kernels.plan import Launch, Plan
 from coconet_lab.run.cuda_device import Gpu, import_cupy
 from coconet_lab.run.cuda_symmetric import agreed, exchange
-from coconet_lab.run.cuda_tuning import Tuning, chosen_threads, chosen_unroll, wanted_ctas
+from coconet_lab.run.cuda_tuning import Tuning, chosen_defer, chosen_threads, chosen_unroll, wanted_ctas
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ class Kernels:
         source = print_kernel(kernel)
         unroll = chosen_unroll(source, self._tuning, self._gpu.processors)
         threads = chosen_threads(source, self._tuning, self._gpu.processors)
-        variant = Variant(self._gpu.arch, rank, unroll, threads)
+        defer = chosen_defer(source, self._tuning, self._gpu.processors)
+        variant = Variant(self._gpu.arch, rank, unroll, threads, defer)
         function = self._function(compile_kernel(source, variant), source.name)
         ctas = wanted_ctas(source, self._tuning, unroll, self._gpu.processors)
         if _waits(kernel):

@@ -21,11 +21,14 @@ class Tuning:
         Vectors a thread has in flight.
     threads : int
         Threads of a CTA.
+    defer : int
+        1: stores to all ranks wait until the phase has read its peers; 0: they do not; -1: chosen from the size.
     """
 
     ctas: int = 0
     unroll: int = 0
     threads: int = 0
+    defer: int = -1
 
 
 def chosen_threads(source: CudaSource, tuning: Tuning, processors: int) -> int:
@@ -34,6 +37,13 @@ def chosen_threads(source: CudaSource, tuning: Tuning, processors: int) -> int:
         return tuning.threads
     shared = _vectors(source) // processors
     return 512 if shared >= 512 else 256 if shared >= 256 else 128
+
+
+def chosen_defer(source: CudaSource, tuning: Tuning, processors: int) -> bool:
+    """Where every thread has many vectors to do: reading and writing in turn then costs less than both at once."""
+    if tuning.defer >= 0:
+        return bool(tuning.defer)
+    return _vectors(source) >= 8 * processors * chosen_threads(source, tuning, processors)
 
 
 def chosen_unroll(source: CudaSource, tuning: Tuning, processors: int) -> int:

@@ -145,15 +145,15 @@ def host_text(source: Text) -> str:
     return '#include "device.hpp"\n' + text + inside + RUN.replace("KERNEL", source.name)
 
 
-def build(source: Text, folder: Path, unroll: int = 2, threads: int = THREADS) -> Path:
+def build(source: Text, folder: Path, unroll: int = 2, threads: int = THREADS, defer: bool = False) -> Path:
     """Compile the text, once for all ranks."""
     digest = hashlib.blake2b((DEVICE + RUN + source.text).encode(), digest_size=6).hexdigest()
-    path = folder / f"{source.name}-{digest}-{unroll}-{threads}.so"
+    path = folder / f"{source.name}-{digest}-{unroll}-{threads}-{defer:d}.so"
     with _building:
         if path.exists():
             return path
         code = folder / f"{path.stem}.cpp"
-        defines = ["-DRANK=my_rank", f"-DUNROLL={unroll}", f"-DTHREADS={threads}"]
+        defines = ["-DRANK=my_rank", f"-DUNROLL={unroll}", f"-DTHREADS={threads}", f"-DDEFER={defer:d}"]
         options = ["-O0", "-std=c++20", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC"]
         header = folder / f"device-{hashlib.blake2b(DEVICE.encode(), digest_size=4).hexdigest()}.hpp"
         code.write_text(host_text(source).replace("device.hpp", header.name))
@@ -195,10 +195,11 @@ class OnHost:
     """One kernel on one rank: `ctas` copies of its library, since a CTA's shared memory is static there."""
 
     def __init__(
-        self, source: Text, rank: int, folder: Path, ctas: int = 2, unroll: int = 2, threads: int = THREADS
-    ) -> None:
+        self, source: Text, rank: int, folder: Path, ctas: int = 2, unroll: int = 2, threads: int = THREADS,
+        defer: bool = False,
+    ) -> None:  # fmt: skip
         self.source, self.rank, self.ctas = source, rank, ctas
-        built = build(source, folder, unroll, threads)
+        built = build(source, folder, unroll, threads, defer)
         self.libraries = []
         self._copies = tempfile.TemporaryDirectory()
         for cta in range(ctas):
@@ -223,10 +224,12 @@ class OnHost:
 class Launcher:
     """Runs one kernel on all ranks of its group, with pads and counters that stay from launch to launch."""
 
-    def __init__(self, source: CudaSource, folder: Path, *, ctas: int = 2, unroll: int = 2) -> None:
+    def __init__(
+        self, source: CudaSource, folder: Path, *, ctas: int = 2, unroll: int = 2, defer: bool = False
+    ) -> None:
         self.source, self.kernel, self.ranks = source, source.kernel, source.kernel.space.ranks
         self.memory = Kept()
-        self.on_rank = [OnHost(source, rank, folder, ctas, unroll) for rank in range(self.ranks)]
+        self.on_rank = [OnHost(source, rank, folder, ctas, unroll, defer=defer) for rank in range(self.ranks)]
         self.pads = [self.memory.take(PAD_BYTES) for _ in range(self.ranks)]
         self.states = [self.memory.take(STATE_BYTES) for _ in range(self.ranks)]
         self.half = half_words(source)

@@ -26,7 +26,7 @@ from coconet_lab.run.cuda_engine import CudaEngine
 from coconet_lab.run.cuda_tuning import Tuning
 
 World = cupy_on_host.World
-TUNING = Tuning(ctas=2, unroll=2, threads=64)
+TUNING = Tuning(ctas=2, unroll=2, threads=64, defer=1)
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++, which is not installed")
 

@@ -45,8 +45,9 @@ def taken(launcher, dtype, shape, shift=0):
 @pytest.mark.parametrize(
     ("elements", "ranks", "shift"), [(1024, 2, 0), (1003, 2, 0), (1024, 2, 2), (5, 4, 0), (3, 4, 0), (4099, 4, 0)]
 )
-def test_a_fused_collective_updates_every_element_once(elements, ranks, shift, folder):
-    launcher = Launcher(print_kernel(samples.sgd(elements, ranks)), folder)
+@pytest.mark.parametrize("defer", [False, True])
+def test_a_fused_collective_updates_every_element_once(elements, ranks, shift, defer, folder):
+    launcher = Launcher(print_kernel(samples.sgd(elements, ranks)), folder, defer=defer)
     random = np.random.default_rng(elements)
     block = block_extent(elements, ranks)
     g, p = taken(launcher, np.float16, (elements,), shift), taken(launcher, np.float16, (elements,), shift)

@@ -1,5 +1,5 @@
 // fused */ \n 
-namespace in_k_a99eadf6257e {  // so that the kernels of a Plan make one file
+namespace in_k_53a31510a3fe {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0[2];
   i64 t0_step[2];
@@ -58,11 +58,23 @@ DEVICE void phase0(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
       down(r5, y6.at[j]);
     }
     put(a.t3[(RANK + 0) % RANKS] + at[u].c0 * a.t3_step[0] + at[u].c1, y6);
-    put(a.t3[(RANK + 1) % RANKS] + at[u].c0 * a.t3_step[0] + at[u].c1, y6);
+    if (!DEFER) put(a.t3[(RANK + 1) % RANKS] + at[u].c0 * a.t3_step[0] + at[u].c1, y6);
+  }
+}
+template <int V, int U>
+DEVICE void share0(const Args& a, const Spot (&at)[U], const bool (&live)[U]) {
+  Pack<fp16, V> z0[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) if (live[u]) {
+    get(z0[u], a.t3[RANK] + at[u].c0 * a.t3_step[0] + at[u].c1);
+  }
+#pragma unroll
+  for (int u = 0; u < U; ++u) if (live[u]) {
+    put(a.t3[(RANK + 1) % RANKS] + at[u].c0 * a.t3_step[0] + at[u].c1, z0[u]);
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_a99eadf6257e(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_53a31510a3fe(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce_start(a.team, ++met);
@@ -84,6 +96,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_a99eadf6257e(const __gri
     Spot at[1] = {spot<1>(a, i)};
     const bool live[1] = {true};
     phase0<1, 1>(a, at, live, seed0);
+  }
+  if (DEFER) {  // reading all peers first, then writing to them, keeps both ways of a link busy
+    for (i64 i = thread; i < a.vectors; i += threads * UNROLL) {
+      Spot at[UNROLL];
+      bool live[UNROLL];
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) {
+        live[u] = u == 0 || i + u * threads < a.vectors;
+        at[u] = spot<8>(a, i + u * threads);
+      }
+      share0<8, UNROLL>(a, at, live);
+    }
+    for (i64 i = a.first + thread; i < a.total; i += threads) {
+      Spot at[1] = {spot<1>(a, i)};
+      const bool live[1] = {true};
+      share0<1, 1>(a, at, live);
+    }
   }
 
   if (a.team.meets & 2) {

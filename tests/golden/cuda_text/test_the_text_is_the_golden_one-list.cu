@@ -1,5 +1,5 @@
 // list
-namespace in_k_04a80f869932 {  // so that the kernels of a Plan make one file
+namespace in_k_15edd89edcb6 {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0;
   fp16* t1[2];
@@ -72,7 +72,19 @@ DEVICE void phase1(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
       down(r6, y5.at[j]);
     }
     put(a.t1[(RANK + 0) % RANKS] + at[u].c0, y5);
-    put(a.t1[(RANK + 1) % RANKS] + at[u].c0, y5);
+    if (!DEFER) put(a.t1[(RANK + 1) % RANKS] + at[u].c0, y5);
+  }
+}
+template <int V, int U>
+DEVICE void share1(const Args& a, const Spot (&at)[U], const bool (&live)[U]) {
+  Pack<fp16, V> z0[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) if (live[u]) {
+    get(z0[u], a.t1[RANK] + at[u].c0);
+  }
+#pragma unroll
+  for (int u = 0; u < U; ++u) if (live[u]) {
+    put(a.t1[(RANK + 1) % RANKS] + at[u].c0, z0[u]);
   }
 }
 DEVICE void pieces1(const Args& a, const Spot (&at)[1], const double* parts0) {
@@ -83,7 +95,7 @@ DEVICE void pieces1(const Args& a, const Spot (&at)[1], const double* parts0) {
   if (at[u].c0 == 0) put(a.t2 + at[u].piece, y1);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_04a80f869932(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_15edd89edcb6(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce_start(a.team, ++met);
@@ -169,6 +181,33 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_04a80f869932(const __gri
     Spot at[1] = {};
     at[0].piece = piece;
     pieces1(a, at, parts0);
+  }
+  if (DEFER) {  // reading all peers first, then writing to them, keeps both ways of a link busy
+    for (i64 b = thread / 32; b < a.buckets; b += threads / 32) {
+      const i64 begin = a.bucket_start[b], end = a.bucket_start[b + 1], piece = a.bucket_piece[b];
+      i64 rest = begin;
+      if (a.vectors && begin % 8 == 0) {
+        const i64 vectors = end / 8;
+        for (i64 i = begin / 8 + threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
+          Spot at[UNROLL];
+          bool live[UNROLL];
+#pragma unroll
+          for (int u = 0; u < UNROLL; ++u) {
+            live[u] = u == 0 || i + u * 32 < vectors;
+            at[u] = spot<8>(a, i + u * 32);
+            at[u].piece = piece;
+          }
+          share1<8, UNROLL>(a, at, live);
+        }
+        rest = vectors * 8;
+      }
+      for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {
+        Spot at[1] = {spot<1>(a, i)};
+        at[0].piece = piece;
+        const bool live[1] = {true};
+        share1<1, 1>(a, at, live);
+      }
+    }
   }
 
   if (a.team.meets & 2) {

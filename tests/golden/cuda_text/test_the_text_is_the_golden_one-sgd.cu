@@ -1,5 +1,5 @@
 // fused
-namespace in_k_5e59017db19d {  // so that the kernels of a Plan make one file
+namespace in_k_d330fa9a040c {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0[2];
   float* t1;
@@ -51,11 +51,23 @@ DEVICE void phase0(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
     }
     put(a.t1 + at[u].c0, y7);
     put(a.t2[(RANK + 0) % RANKS] + at[u].c0, y8);
-    put(a.t2[(RANK + 1) % RANKS] + at[u].c0, y8);
+    if (!DEFER) put(a.t2[(RANK + 1) % RANKS] + at[u].c0, y8);
+  }
+}
+template <int V, int U>
+DEVICE void share0(const Args& a, const Spot (&at)[U], const bool (&live)[U]) {
+  Pack<fp16, V> z0[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) if (live[u]) {
+    get(z0[u], a.t2[RANK] + at[u].c0);
+  }
+#pragma unroll
+  for (int u = 0; u < U; ++u) if (live[u]) {
+    put(a.t2[(RANK + 1) % RANKS] + at[u].c0, z0[u]);
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_5e59017db19d(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_d330fa9a040c(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce_start(a.team, ++met);
@@ -78,6 +90,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_5e59017db19d(const __gri
     Spot at[1] = {spot<1>(a, i)};
     const bool live[1] = {true};
     phase0<1, 1>(a, at, live, r0, r3);
+  }
+  if (DEFER) {  // reading all peers first, then writing to them, keeps both ways of a link busy
+    for (i64 i = thread; i < a.vectors; i += threads * UNROLL) {
+      Spot at[UNROLL];
+      bool live[UNROLL];
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) {
+        live[u] = u == 0 || i + u * threads < a.vectors;
+        at[u] = spot<8>(a, i + u * threads);
+      }
+      share0<8, UNROLL>(a, at, live);
+    }
+    for (i64 i = a.first + thread; i < a.total; i += threads) {
+      Spot at[1] = {spot<1>(a, i)};
+      const bool live[1] = {true};
+      share0<1, 1>(a, at, live);
+    }
   }
 
   if (a.team.meets & 2) {
