@@ -56,8 +56,7 @@ class Ours:
         plan = lower(made.schedules[schedule].program)
         engine = CudaEngine(plan, self.world, tuning=tuning, symmetric=self.options.symmetric)
         random = self.cupy.random.default_rng(self.world.rank)
-        for name in plan.inputs:
-            array = engine.array(name)
+        for array in (array for name in plan.inputs for array in engine.arrays(name)):
             step = 1 << 26
             flat = array.reshape(-1)
             for start in range(0, flat.size, step):

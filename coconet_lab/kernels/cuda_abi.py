@@ -94,14 +94,20 @@ def fields(kernel: Kernel, folding: Folding) -> tuple[Field, ...]:
             Field("bucket_piece", "const i64*"),
         ]
         found += [Field("piece_bucket", "const i64*"), Field("piece_elements", "const i64*")]
+        found += [Field(f"t{t}_shift", "const i64*") for t in scattered_tensors(kernel)]
     return (*found, Field("team", "Team", team_words=ranks + 3))
 
 
 def has_buckets(kernel: Kernel) -> bool:
-    """Whether the kernel walks a list bucket by bucket: where a reduction gives one result a tensor."""
+    """Whether the kernel walks a list bucket by bucket: its tensors lie apart, or each has a value of its own."""
     return any(a.per_piece for a in kernel.accumulators) or any(
-        is_per_piece(kernel, t) for t in range(len(kernel.tensors))
+        is_per_piece(kernel, t) or tensor.scattered for t, tensor in enumerate(kernel.tensors)
     )
+
+
+def scattered_tensors(kernel: Kernel) -> tuple[int, ...]:
+    """The lists whose tensors lie apart: each has a table of its tensors' places."""
+    return tuple(t for t, tensor in enumerate(kernel.tensors) if tensor.scattered)
 
 
 def is_per_piece(kernel: Kernel, tensor: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,24 +90,32 @@ def half_words(source: CudaSource) -> int:
     return exchange_words(source.kernel, source.folding, walks)[1]
 
 
-def bucket_tables(kernel: Kernel, rank: int) -> dict[str, Array]:
-    """The buckets of a list that `rank` walks, as int64 tables: by argument name.
+def bucket_tables(
+    kernel: Kernel, rank: int, chunk: Range | None = None, shifts: Mapping[int, Array] | None = None
+) -> dict[str, Array]:
+    """The buckets of a list that a launch of `rank` walks, as int64 tables: by argument name.
 
-    ``bucket_start`` counts from the block's start and has the end at the end; ``piece_bucket`` gives each tensor's
-    first bucket here, and the number of buckets at the end; ``piece_elements`` counts all ranks' elements.
+    ``bucket_start`` counts from the first element walked and has the end at the end; ``piece_bucket`` gives each
+    tensor's first bucket here, and the number of buckets at the end; ``piece_elements`` counts all ranks' elements.
+    ``t0_shift``, … say for each tensor of the list how far it lies in a scattered buffer from where it would be in a
+    row: `shifts` (see `scatter.shifts`), but counted from the first element walked too.
     """
     space = kernel.space
     ((low, high),) = block_of(space, rank)
-    sizes = [math.prod(piece) for piece in space.pieces]
-    ends = np.cumsum(sizes)
-    borders = [at for at in piece_borders(space)[:-1] if low <= at < high]
-    pieces = np.searchsorted(ends, borders, side="right")
-    return {
-        "bucket_start": np.array([at - low for at in borders] + [high - low], np.int64),
-        "bucket_piece": pieces.astype(np.int64),
+    if chunk is not None and space.chunk_dim is not None:
+        base = low if space.chunk_dim == space.dim else 0
+        low, high = min(base + chunk[0], high), min(base + chunk[1], high)
+    sizes = np.array([math.prod(piece) for piece in space.pieces], np.int64)
+    borders = np.array(piece_borders(space), np.int64)
+    here = np.maximum(borders[:-1][(borders[:-1] < high) & (borders[1:] > low)], low) if low < high else borders[:0]
+    pieces = np.searchsorted(np.cumsum(sizes), here, side="right").astype(np.int64)
+    found = {
+        "bucket_start": np.append(here, high) - low,
+        "bucket_piece": pieces,
         "piece_bucket": np.searchsorted(pieces, np.arange(len(sizes) + 1), side="left").astype(np.int64),
-        "piece_elements": np.array(sizes, np.int64),
+        "piece_elements": sizes,
     }
+    return found | {f"t{t}_shift": shift + low for t, shift in (shifts or {}).items()}
 
 
 def arguments(
@@ -142,7 +150,7 @@ def arguments(
     found = walk(kernel, rank, chunk)
     peers = peer_tensors(kernel)
     first = tuple(
-        tuple(base + origin * t.dtype.itemsize for base in bases)
+        tuple(base if t.scattered else base + origin * t.dtype.itemsize for base in bases)
         for t, bases, origin in zip(kernel.tensors, tensors, found.origins)
     )
     vectors, left = vector_counts(kernel, found, first)
@@ -165,6 +173,6 @@ def arguments(
             values |= {f"a{a}_rows": rows_of(accumulator, kernel, folding, found)}
             values |= {f"a{a}_count": reduced_count(accumulator, kernel)}
     if has_buckets(kernel) and scratch is not None:
-        tables = bucket_tables(kernel, rank)
-        values |= {"pieces": len(kernel.space.pieces), "buckets": len(tables["bucket_piece"]), **scratch.tables}
+        buckets = len(bucket_tables(kernel, rank, chunk)["bucket_piece"])
+        values |= {"pieces": len(kernel.space.pieces), "buckets": buckets, **scratch.tables}
     return pack(source.layout, values)

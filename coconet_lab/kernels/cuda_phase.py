@@ -79,6 +79,8 @@ class PhasePrinter:
         """Element offset of a tensor at the spot `at`."""
         if is_per_piece(self.kernel, tensor):
             return f" + {at}.piece"
+        if self.kernel.tensors[tensor].scattered:
+            return f" + {at}.c0 + {at}.shift{tensor}"
         terms = [f"{at}.c{r} * a.t{tensor}_step[{r}]" for r in self.folding.steps(tensor)]
         if self.is_wide(tensor):
             terms.append(f"{at}.c{len(self.folding.dims) - 1}")

@@ -14,9 +14,17 @@ from pathlib import Path
 
 from coconet_lab.errors import CodegenError
 from coconet_lab.kernels import kernel as k
-from coconet_lab.kernels.cuda_abi import MAX_RANKS, Field, fields, has_buckets, is_per_piece, peer_tensors
+from coconet_lab.kernels.cuda_abi import (
+    MAX_RANKS,
+    Field,
+    fields,
+    has_buckets,
+    is_per_piece,
+    peer_tensors,
+    scattered_tensors,
+)
 from coconet_lab.kernels.cuda_exchange import exchange
-from coconet_lab.kernels.cuda_loops import loops, share_loops
+from coconet_lab.kernels.cuda_loops import bucket, loops, share_loops
 from coconet_lab.kernels.cuda_phase import OUTPUTS, STORES, PhasePrinter, needed, operands, shown
 from coconet_lab.kernels.cuda_scalar import accumulator_type, register_type
 from coconet_lab.kernels.cuda_space import Folding, fold
@@ -145,7 +153,8 @@ class _Printer:
         """Where a vector begins: its coordinates along the runs."""
         runs = len(self.folding.dims)
         yield ""
-        piece = " i64 piece;" if has_buckets(self.kernel) else ""
+        of_list = ["piece", *(f"shift{t}" for t in scattered_tensors(self.kernel))]
+        piece = f" i64 {', '.join(of_list)};" if has_buckets(self.kernel) else ""
         yield f"struct Spot {{ i64 {', '.join(f'c{r}' for r in range(runs))};{piece} }};"
         yield ""
         yield "template <int V> DEVICE Spot spot(const Args& a, i64 i) {"
@@ -162,6 +171,8 @@ class _Printer:
             yield "  at.c0 = rest;"
         yield "  return at;"
         yield "}"
+        if has_buckets(self.kernel):
+            yield from bucket()
 
     # -- phases --------------------------------------------------------------------------------------------------
 

@@ -77,6 +77,8 @@ class TensorParam:
     written : bool
     per_piece : bool
         One element per tensor of the list that the kernel walks, even where the list has as many elements as tensors.
+    scattered : bool
+        The tensors of a list lie apart: a table, an argument too, says how far each is from the flat index.
     """
 
     value: str
@@ -86,6 +88,7 @@ class TensorParam:
     peers: bool = False
     written: bool = False
     per_piece: bool = False
+    scattered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

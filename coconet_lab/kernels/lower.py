@@ -19,6 +19,7 @@ from coconet_lab.kernels.lower_memory import Memory, source_of
 from coconet_lab.kernels.lower_order import Unit, forwarded, units_in_order, with_dependencies
 from coconet_lab.kernels.lower_overlap import Channels, lower_overlap
 from coconet_lab.kernels.lower_region import UnfitError
+from coconet_lab.kernels.lower_scatter import scattered_buffers, with_scattered
 from coconet_lab.kernels.plan import AnyEntry, Buffer, Launch, Plan, Slot
 
 Tagged = tuple[AnyEntry, str]
@@ -120,12 +121,15 @@ def _plan(program: Program, memory: Memory, entries: tuple[AnyEntry, ...], chann
     outputs = {name: memory.home(name) for name in program.outputs}
     state = {tensor: memory.home(last) for tensor, last in updated_inputs(program).items()}
     scalars = {name: program.types[name] for name in program.ops if name in memory.host}
+    scattered = scattered_buffers(memory.buffers, entries)
+    entries = with_scattered(entries, scattered)
+    buffers = {name: replace(buffer, scattered=name in scattered) for name, buffer in memory.buffers.items()}
     return Plan(
         name=program.name,
         ranks=program.ranks,
         groups=program.groups,
         entries=entries,
-        buffers=_lives(memory.buffers, entries, [*outputs.values(), *state.values()]),
+        buffers=_lives(buffers, entries, [*outputs.values(), *state.values()]),
         slots=_found_after(program, memory),
         inputs=inputs,
         outputs=outputs,

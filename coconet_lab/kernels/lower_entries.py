@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coconet_lab.ir import ops as o
@@ -15,7 +15,7 @@ from coconet_lab.kernels.lower_costs import Cost, collective_cost, kernel_cost, 
 from coconet_lab.kernels.lower_kernel import KernelBuilder
 from coconet_lab.kernels.lower_memory import Memory, source_of
 from coconet_lab.kernels.lower_region import Region
-from coconet_lab.kernels.plan import AnyEntry, Arrive, Collective, HostScalars, Launch, Library, Sync, Transfer
+from coconet_lab.kernels.plan import AnyEntry, Arrive, Collective, HostScalars, Launch, Library, Slot, Sync, Transfer
 
 POINT = Region((), None, (), BUCKET_ELEMENTS)
 
@@ -42,7 +42,7 @@ class Lowering:
             case o.MatMul() | o.Conv():
                 return [self.library(op)]
             case o.Custom() if not op.is_elementwise:
-                return [self.library(op)]
+                return self._packed(self.library(op))
             case o.Reduce() | o.Broadcast():
                 return [self.collective(op)]
             case o.AllToAll():
@@ -101,7 +101,7 @@ class Lowering:
 
     # -- libraries ---------------------------------------------------------------------------------------------------
 
-    def library(self, op: o.Op) -> AnyEntry:
+    def library(self, op: o.Op) -> Library:
         """A call of a library."""
         kind = self.program.types[op.name]
         operands = tuple(self.memory.home(source) for source in op.sources)
@@ -115,6 +115,46 @@ class Lowering:
             name=op.name, ops=(op.name,), groups=self.groups_of(kind), op=op, operands=operands, target=target,
             reads=tuple(dict.fromkeys(slot.buffer for slot in operands)), writes=(target.buffer,), **as_fields(cost),
         )  # fmt: skip
+
+    def _packed(self, entry: Library) -> list[AnyEntry]:
+        """A user's operator: it takes and makes lists in one row, so those that lie apart are copied by launches."""
+        rows = [self.row(name, slot) for name, slot in zip(entry.op.sources, entry.operands)]
+        target = self.row(entry.op.name, entry.target)
+        before = [e for a, b in zip(entry.operands, rows) for e in self.copy("pack", entry.ops, entry.groups, a, b)]
+        after = self.copy("unpack", entry.ops, entry.groups, target, entry.target)
+        reads = tuple(dict.fromkeys(slot.buffer for slot in rows))
+        call = replace(entry, operands=tuple(rows), target=target, reads=reads, writes=(target.buffer,))
+        return [*before, call, *after]
+
+    def row(self, name: str, slot: Slot) -> Slot:
+        """The value itself, or where its copy goes: lists from outside lie apart."""
+        if not slot.type.is_list or self.memory.buffers[slot.buffer].role == "temporary":
+            return slot
+        return self.memory.new(name, slot.type, "temporary")
+
+    def copy(
+        self, verb: str, ops: tuple[str, ...], groups: tuple[int, ...], source: Slot, target: Slot
+    ) -> list[AnyEntry]:
+        """A launch that copies a list, where it is in two places."""
+        if source == target:
+            return []
+        kind, value = source.type, self.memory.buffers[source.buffer].value
+        tensors = tuple(
+            k.TensorParam(value, kind.dtype, kind.shape, self.memory.placement(slot), written=slot is target)
+            for slot in (source, target)
+        )
+        phase = k.Phase((k.Load(0, 0), k.Store(1, 0)))
+        kernel = k.Kernel(verb, self.space(kind), tensors, (), (kind.dtype,), (phase,), origin=(value,))
+        return [Launch(
+            name=f"{verb} {value}", ops=ops, groups=groups,
+            kernel=kernel, tensors=(source, target), scalars=(), reads=(source.buffer,), writes=(target.buffer,),
+            **as_fields(kernel_cost(kernel)),
+        )]  # fmt: skip
+
+    def space(self, kind: TensorType) -> k.Space:
+        """What a kernel walks that does the same with every element of a list."""
+        dim = 0 if kind.layout.is_sliced else None
+        return k.Space(kind.shape, dim, self.program.group_ranks, None, kind.pieces, kind.bucket)
 
     def collective(self, op: o.Op) -> AnyEntry:
         """A collective of the library."""

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.dtypes import BF16, FP16, FP32, DType
+from coconet_lab.ir.types import TensorType
 from coconet_lab.kernels import kernel as k
 from coconet_lab.kernels.hosts import Hosts
 from coconet_lab.kernels.lower_costs import kernel_cost
@@ -27,9 +28,10 @@ from coconet_lab.kernels.lower_kernel import KernelBuilder, Made
 from coconet_lab.kernels.lower_memory import source_of
 from coconet_lab.kernels.lower_partials import Part, PartialResult, parts_of
 from coconet_lab.kernels.lower_region import Region, UnfitError, region_of
-from coconet_lab.kernels.plan import AnyEntry, Collective, Exchange, Launch, Library, Slot, Sync, Transfer
+from coconet_lab.kernels.plan import AnyEntry, Collective, Entry, Exchange, Launch, Library, Slot, Sync, Transfer
 
 Names = tuple[str, ...]
+_Entry = TypeVar("_Entry", bound=Entry)
 _HOST_BARRIER = (Sync("barrier", "host"),)
 
 
@@ -130,8 +132,9 @@ class HostLowering(Lowering):
             entries.append(self._launch(name, (name,), made, groups, shift, shift == 0, shift == last))
         sent = last * replace(kind, dtype=wide).stored_bytes(self.hosts.group_ranks)
         target = self.memory.home(name)
-        entries.append(self._exchange("ReduceScatter", name, (name,), tuple(sums), (target,), sent, groups, reduction))
-        return entries
+        row = self.row(name, target)
+        entries.append(self._exchange("ReduceScatter", name, (name,), tuple(sums), (row,), sent, groups, reduction))
+        return [*entries, *self.copy("unpack", (name,), groups, row, target)]
 
     def _spread(self, name: str, groups: tuple[int, ...]) -> list[AnyEntry]:
         """The other hosts' blocks of a gathered value: fetched along the rail, stored to the ranks of this host."""
@@ -139,7 +142,9 @@ class HostLowering(Lowering):
         others = [self.memory.new(name, kind, "temporary") for _ in range(self.hosts.span - 1)]
         sent = len(others) * kind.stored_bytes(self.hosts.group_ranks)
         own = Slot(whole.buffer, kind)
-        entries: list[AnyEntry] = [self._exchange("AllGather", name, (name,), (own,), tuple(others), sent, groups)]
+        row = self.row(name, own)
+        entries = self.copy("pack", (name,), groups, own, row)
+        entries.append(self._exchange("AllGather", name, (name,), (row,), tuple(others), sent, groups))
         tensors = (
             k.TensorParam(name, kind.dtype, kind.shape, "block"),
             k.TensorParam(name, kind.dtype, kind.shape, "whole", peers=True, written=True),
@@ -182,16 +187,21 @@ class HostLowering(Lowering):
         """A collective of the library; of a group that spans hosts, some ranks send all they send between hosts."""
         return self._relinked(Lowering.collective(self, op))
 
-    def library(self, op: o.Op) -> AnyEntry:
+    def library(self, op: o.Op) -> Library:
         """A call of a library."""
         return self._relinked(Lowering.library(self, op))
+
+    def space(self, kind: TensorType) -> k.Space:
+        """What a kernel walks that does the same with every element of a list, over the ranks of one host."""
+        space = Lowering.space(self, kind)
+        return replace(space, ranks=self.hosts.local, blocks=self.hosts.group_ranks) if self.hosts.span > 1 else space
 
     def transfer(self, op: o.Op) -> list[AnyEntry]:
         """A library send and receive."""
         found = Lowering.transfer(self, op)
         return [self._relinked(entry) for entry in found] if self._leaves_its_host(op) else found
 
-    def _relinked(self, entry: AnyEntry) -> AnyEntry:
+    def _relinked(self, entry: _Entry) -> _Entry:
         sent = sum(entry.link_bytes.values())
         spans = isinstance(entry, Transfer) or (self.hosts.span > 1 and isinstance(entry, Collective | Library))
         return replace(entry, link_bytes={"between hosts": sent}) if sent and spans else entry

@@ -8,7 +8,8 @@ pointers : int64[tensors + accumulators, ranks]
     partner of rank k is its rank k). Where no peer is read only column `rank` counts. Then one row an accumulator:
     ``3 · accumulator_elements`` numbers of 8 bytes (two turns of partials, the results), symmetric where it crosses.
 extents : int64[:]
-    Of the space; for a list also the borders of its blocks and its tensors' starts and end (`run_time_extents`).
+    Of the space; for a list also the borders of its blocks, its tensors' starts and end, and for every scattered buffer
+    what each tensor's flat indices are shifted by (`run_time_extents`).
 scalars, integers : float64[:], int64[:]
     The scalar arguments of floating-point and of integer type, each in the order of `Kernel.scalars`.
 rank : int

@@ -70,6 +70,7 @@ class Frame:
         self.kernel, self.walk, self.lines = kernel, walk, lines
         self.sliced = walk.level_of(kernel.space.dim)
         self.pieces_at = kernel.space.parts + 2
+        self.scattered = [at for at, tensor in enumerate(kernel.tensors) if tensor.scattered]
 
     def print_prologue(self) -> None:
         """Addresses, ranges and strides."""
@@ -113,8 +114,7 @@ class Frame:
         """``n`` extent, ``f`` first index of the rank's block, ``b`` and ``e`` what this launch walks, ``c`` stored."""
         space, dims, add = self.kernel.space, self.walk.levels[level], self.lines.add
         if not dims:
-            count = f"extents.size - {self.pieces_at + 1}" if self.walk.by_piece else "1"
-            add(f"n{level} = {count}")
+            add(f"n{level} = {self._piece_count() if self.walk.by_piece else '1'}")
             add(f"b{level}, e{level} = 0, n{level}")
             return
         outer = dims[0]
@@ -133,6 +133,11 @@ class Frame:
             begin, end = "low", "high"
         add(f"b{level}, e{level} = {begin if begin == '0' else begin + inner}, {end}{inner}")
 
+    def _piece_count(self) -> str:
+        """Tensors of the list: each has a start, and a shift in every scattered buffer."""
+        count = f"extents.size - {self.pieces_at + 1}"
+        return f"({count}) // {1 + len(self.scattered)}" if self.scattered else count
+
     def _print_block(self, level: int, dim: int) -> None:
         space, add = self.kernel.space, self.lines.add
         part = "part" if space.blocks else "rank"
@@ -148,7 +153,7 @@ class Frame:
     def _print_strides(self) -> None:
         for at, varies in enumerate(self.walk.tensors):
             for level in sorted(varies - {self.walk.run}):
-                if is_per_piece(self.kernel, at):
+                if is_per_piece(self.kernel, at) or at in self.scattered:
                     continue
                 steps = [self._stored(at, inner) for inner in sorted(varies) if inner > level]
                 self.lines.add(f"t{at}_s{level} = {' * '.join(steps) or '1'}", self.kernel.tensors[at].value)
@@ -177,6 +182,8 @@ class Frame:
         varies = self.walk.tensors[tensor]
         if is_per_piece(self.kernel, tensor):
             return "x0"
+        if tensor in self.scattered:
+            return f"extents[{self.pieces_at + 1} + {1 + self.scattered.index(tensor)} * n0 + x0]"
         terms = []
         for level in sorted(varies - {self.walk.run}):
             index = f"(x{level} - f{level})" if self._is_block(tensor, level) else f"x{level}"

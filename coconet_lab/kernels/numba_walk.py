@@ -19,10 +19,10 @@ class Walk:
     Parameters
     ----------
     levels : tuple of tuples of int
-        The dims of the space that each loop walks. For a list with values per tensor the outermost loop is over the
-        tensors, and has no dims.
+        The dims of the space that each loop walks. For a list that is scattered or has values per tensor the outermost
+        loop is over the tensors, and has no dims.
     tensors : tuple of frozensets of int
-        For each tensor, the loops it varies along.
+        For each tensor, the loops it varies along; a scattered one lies elsewhere for each tensor of the list.
     accumulators : tuple of frozensets of int
         For each reduction, the loops its results vary along.
     by_piece : bool
@@ -60,11 +60,11 @@ def walk(kernel: Kernel) -> Walk:
             levels[-1] = (*levels[-1], dim)
         else:
             levels.append((dim,))
-    scalars = any(is_per_piece(kernel, t) for t in range(len(kernel.tensors)))
-    by_piece = bool(space.pieces) and (scalars or any(a.per_piece for a in kernel.accumulators))
+    apart = [is_per_piece(kernel, t) or tensor.scattered for t, tensor in enumerate(kernel.tensors)]
+    by_piece = bool(space.pieces) and (any(apart) or any(a.per_piece for a in kernel.accumulators))
     if by_piece or not levels:
         levels.insert(0, ())
-    tensors = [_levels(levels, dims) | _piece(is_per_piece(kernel, t)) for t, dims in enumerate(tensor_dims)]
+    tensors = [_levels(levels, dims) | _piece(apart[t]) for t, dims in enumerate(tensor_dims)]
     results = [_levels(levels, dims) | _piece(a.per_piece) for a, dims in zip(kernel.accumulators, kept)]
     return Walk(tuple(levels), tuple(tensors), tuple(results), by_piece)
 

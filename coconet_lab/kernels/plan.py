@@ -34,9 +34,11 @@ class Buffer:
     group : int
         The process group whose ranks hold it; -1: every group's.
     bytes : int
-        Reserved on each of these ranks.
+        Reserved on each of these ranks, but for gaps between the tensors of a scattered list.
     first, last : int
         Indices of the first and last entry that touch it; inputs live from 0, outputs and state to the end.
+    scattered : bool
+        A list whose tensors lie apart (`kernels.scatter`), not one after the other.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Buffer:
     bytes: int
     first: int
     last: int
+    scattered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ class Launch(Entry):
 class Collective(Entry):
     """A library collective. `kind` is the op's; `dim` the sliced dim; contiguous blocks only (others are launches).
 
-    For lists, an AllReduce is one grouped call per tensor (`pieces`).
+    For lists it is a group of calls, one a tensor, each where that tensor lies.
     """
 
     kind: Literal["AllReduce", "ReduceScatter", "AllGather", "Reduce", "Broadcast", "AllToAll"]

@@ -41,7 +41,8 @@ def plan_text(plan: Plan) -> str:
     lines += _aligned([_entry(at, entry) for at, entry in enumerate(plan.entries)])
     rows = []
     for buffer in plan.buffers.values():
-        place = f"{buffer.placement}{', symmetric' if buffer.symmetric else ''}"
+        facts = (("scattered", buffer.scattered), ("symmetric", buffer.symmetric))
+        place = ", ".join([buffer.placement, *(word for word, there in facts if there)])
         life = f"{buffer.first}..{buffer.last}"
         rows.append([buffer.name, buffer.value, str(buffer.type), buffer.role, f"{buffer.bytes} B", place, life])
     return "\n".join([*lines, *_aligned(rows)])
@@ -134,8 +135,8 @@ def kernel_text(kernel: k.Kernel) -> str:
     ends = f", barriers: {', '.join(barriers)}" if barriers else ""
     lines = [f"kernel {kernel.name} over {shape}{cut}{chunks}{ends}"]
     for at, tensor in enumerate(kernel.tensors):
-        facts = (("one a tensor", tensor.per_piece), ("peers", tensor.peers), ("written", tensor.written))
-        flags = [word for word, there in facts if there]
+        facts = (("one a tensor", tensor.per_piece), ("scattered", tensor.scattered), ("peers", tensor.peers))
+        flags = [word for word, there in (*facts, ("written", tensor.written)) if there]
         words = [str(tensor.dtype), str(list(tensor.shape)), tensor.placement, *flags]
         lines.append(f"  t{at} = {tensor.value}: {' '.join(words)}")
     lines += [f"  s{at} = {scalar.value}: {scalar.dtype}" for at, scalar in enumerate(kernel.scalars)]

@@ -34,8 +34,8 @@ def tensor(
     name : str
     dtype : DType
     shape : sequence of int, or sequence of shapes
-        Global shape. A list of shapes makes a list value: its tensors laid end to end, Sliced(0) at most, cut among
-        ranks at borders of `bucket` elements (paper §5.4).
+        Global shape. A list of shapes makes a list value: its tensors counted end to end, Sliced(0) at most, cut among
+        ranks at borders of `bucket` elements (paper §5.4). In memory they lie apart, and are used where they lie.
     layout : Local, Replicated or Sliced(dim)
     group : int
         The process group it lives in.

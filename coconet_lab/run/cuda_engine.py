@@ -93,7 +93,7 @@ class CudaEngine:
         self._uses_graph = graph and not any(needs_temporaries(e) for e in plan.entries)
         self._graph: Any = None
         self._has_run = all(isinstance(e, Launch | HostScalars) for e in plan.entries)
-        self._initial: dict[str, Any] = {}
+        self._initial: dict[str, list[Any]] = {}
         self._spans: list[Span] = []
         world.barrier()
 
@@ -154,7 +154,8 @@ class CudaEngine:
                 if name not in inputs:
                     raise self._error(f"input {name!r} is missing", f"{{{name!r}: …}}")
                 self._fill(name, slot, inputs[name])
-        self._initial = {name: self.memory.view(slot).copy() for name, slot in self._state_slots().items()}
+        states = self._state_slots().items()
+        self._initial = {name: [part.copy() for part in self.memory.parts(slot)] for name, slot in states}
         self.set_scalars(scalars)
         self._cupy.cuda.runtime.deviceSynchronize()
         self.world.barrier()  # a peer's kernel may read this rank's inputs at once
@@ -185,7 +186,8 @@ class CudaEngine:
         """Put the updated inputs back to what `load` gave; collective."""
         self.world.barrier()
         for name, slot in self._state_slots().items():
-            self.memory.view(slot)[...] = self._initial[name]
+            for part, initial in zip(self.memory.parts(slot), self._initial[name]):
+                part[...] = initial
         self._cupy.cuda.runtime.deviceSynchronize()
         self.world.barrier()
 
@@ -196,12 +198,12 @@ class CudaEngine:
         self._cupy.cuda.runtime.deviceSynchronize()
         self.world.barrier()
 
-    def array(self, name: str) -> Any:
-        """This rank's part of an input or output as a CuPy array, in place (BF16 as its bits)."""
+    def arrays(self, name: str) -> list[Any]:
+        """This rank's part of an input or output as CuPy arrays, in place (BF16 as its bits): of a list each tensor."""
         slot = self.plan.inputs.get(name) or self._slot(name)
         if slot is None or slot.buffer not in self.memory.arrays:
             raise self._error(f"rank {self.place.rank} holds no {name!r}", ", ".join(map(repr, self.plan.inputs)))
-        return self.memory.view(slot)
+        return self.memory.parts(slot)
 
     def retune(self, tuning: Tuning) -> None:
         """Other CTAs and unrolling from the next run on; values stay. Collective."""

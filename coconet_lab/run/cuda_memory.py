@@ -12,6 +12,7 @@ from coconet_lab.ir.dtypes import BF16, DType
 from coconet_lab.ir.rounding import poison
 from coconet_lab.ir.types import block_extent
 from coconet_lab.kernels.plan import Buffer, Plan, Slot
+from coconet_lab.kernels.scatter import shifts, spans
 from coconet_lab.run.cublas import WORKSPACE_BYTES, Cublas
 from coconet_lab.run.cuda_device import explained, import_cupy
 from coconet_lab.run.cuda_symmetric import Arena
@@ -162,12 +163,31 @@ class DeviceMemory:
         return self._cupy.ndarray(shape, dtype, memory.MemoryPointer(block, 0))
 
     def view(self, slot: Slot) -> Any:
-        """This rank's part of a value, in place."""
+        """This rank's part of a value, in place; a scattered list has `parts`."""
         buffer, array = self.plan.buffers[slot.buffer], self.arrays[slot.buffer]
         ranges = slot.type.ranges(self.place.index, self.place.ranks)
         if buffer.placement == "block":
             return array[tuple(slice(0, stop - start) for start, stop in ranges)]
         return array[tuple(slice(start, stop) for start, stop in ranges)]
+
+    def parts(self, slot: Slot) -> list[Any]:
+        """This rank's part of a value, in place: of a list, one row a tensor."""
+        if not slot.type.is_list:
+            return [self.view(slot)]
+        buffer, array = self.plan.buffers[slot.buffer], self.arrays[slot.buffer]
+        return [array[a:b] for a, b in spans(buffer, slot.type, self.place.index, self.place.ranks)]
+
+    def shifts(self, name: str) -> Array:
+        """Of a list's buffer: what turns a flat index into an element of it, for each tensor."""
+        return shifts(self.plan.buffers[name], self.place.index, self.place.ranks)
+
+    def runs(self, slot: Slot) -> list[tuple[int, int]]:
+        """Address and elements of what a collective takes: of a list each tensor, else the largest block."""
+        if not slot.type.is_list:
+            return [(self.start(slot), self.block_elements(slot))]
+        buffer, base, item = self.plan.buffers[slot.buffer], self.address(slot.buffer), slot.type.dtype.itemsize
+        found = spans(buffer, slot.type, self.place.index, self.place.ranks)
+        return [(base + a * item, b - a) for a, b in found]
 
     def start(self, slot: Slot) -> int:
         """Address of this rank's block of a value whose blocks are contiguous, counted in largest blocks."""
@@ -183,12 +203,22 @@ class DeviceMemory:
     def fill(self, slot: Slot, values: Array) -> None:
         """Put host values into this rank's part."""
         held = np.ascontiguousarray(values).view(device_dtype(slot.type.dtype))
-        self.view(slot)[...] = self._cupy.asarray(held.reshape(values.shape))
+        if not slot.type.is_list:
+            self.view(slot)[...] = self._cupy.asarray(held.reshape(values.shape))
+            return
+        at = 0
+        for part in self.parts(slot):
+            part[...] = self._cupy.asarray(held[at : at + part.size])
+            at += part.size
 
     def fetch(self, slot: Slot) -> Array:
         """This rank's part on the host."""
-        found = self._cupy.ascontiguousarray(self.view(slot)).get()
-        return np.asarray(found.view(slot.type.dtype.numpy).reshape(self.view(slot).shape))
+        dtype = slot.type.dtype.numpy
+        if slot.type.is_list:
+            found = [np.asarray(part.get()) for part in self.parts(slot)]
+            return np.concatenate([np.empty(0, device_dtype(slot.type.dtype)), *found]).view(dtype)
+        held = self._cupy.ascontiguousarray(self.view(slot)).get()
+        return np.asarray(held.view(dtype).reshape(self.view(slot).shape))
 
     def poison(self, *roles: str) -> None:
         """Fill the buffers of these roles with what shows in every result it gets into."""

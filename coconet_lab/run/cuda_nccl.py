@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 from coconet_lab.errors import CodegenError, ToolError
@@ -90,71 +89,90 @@ def is_extreme(entry: Collective) -> bool:
 
 def collective_step(entry: Collective, memory: DeviceMemory, comm: Any) -> Step:
     """One collective of NCCL's; uneven blocks travel with their padding."""
-    source, target = memory.start(entry.source), memory.start(entry.target)
     dtype = entry.target.type.dtype
     kind, reduction = _KINDS[dtype], _REDUCTIONS[entry.reduction]
     if memory.place.ranks == 1:
         return _copy(memory, entry.source, entry.target)
-    whole = memory.block_elements(entry.source)
     if is_extreme(entry):
         return _extreme(entry, memory, comm)
     match entry.kind:
         case "AllReduce":
-            parts = _pieces(entry.source, dtype)
-
-            def all_reduce(stream: Any) -> None:
-                from cupy.cuda import nccl
-
-                nccl.groupStart()
-                for offset, count in parts:
-                    comm.allReduce(source + offset, target + offset, count, kind, reduction, stream.ptr)
-                nccl.groupEnd()
-
-            return all_reduce
+            return _grouped(entry, memory, lambda a, b, n, s: comm.allReduce(a, b, n, kind, reduction, s))
+        case "Reduce":
+            return _reduce(entry, memory, comm, kind, reduction)
+        case "Broadcast":
+            return _grouped(entry, memory, lambda a, b, n, s: comm.broadcast(a, b, n, kind, entry.root, s))
+    source, target = memory.start(entry.source), memory.start(entry.target)
+    match entry.kind:
         case "ReduceScatter":
             count = memory.block_elements(entry.target)
             return lambda s: comm.reduceScatter(source, target, count, kind, reduction, s.ptr)
         case "AllGather":
-            return lambda s: comm.allGather(source, target, whole, kind, s.ptr)
-        case "Reduce":
-            return _reduce(entry, memory, comm, kind, reduction)
-        case "Broadcast":
-            return lambda s: comm.broadcast(source, target, whole, kind, entry.root, s.ptr)
+            count = memory.block_elements(entry.source)
+            return lambda s: comm.allGather(source, target, count, kind, s.ptr)
         case "AllToAll":
             return _all_to_all_packed(entry.source, source, target, comm, memory)
 
 
-def _pieces(slot: Slot, dtype: DType) -> list[tuple[int, int]]:
-    """Offset in bytes and elements of every tensor of a list, or of the one value."""
-    kind = slot.type
-    if not kind.is_list:
-        return [(0, kind.elements)]
-    starts = kind.piece_starts()
-    return [(a * dtype.itemsize, b - a) for a, b in pairwise(starts) if b > a]
+def _grouped(entry: Collective, memory: DeviceMemory, call: Callable[[int, int, int, int], None]) -> Step:
+    """One call for a whole value, or a group of calls: one for each tensor of a list, where it lies."""
+    places = [(a, b, count) for (a, count), (b, _) in zip(memory.runs(entry.source), memory.runs(entry.target))]
+
+    def group(stream: Any) -> None:
+        from cupy.cuda import nccl
+
+        nccl.groupStart()
+        for source, target, count in places:
+            call(source, target, count, stream.ptr)
+        nccl.groupEnd()
+
+    return group
 
 
 def _copy(memory: DeviceMemory, source: Slot, target: Slot) -> Step:
     """Among one rank a collective moves a value from one buffer to another, or nothing."""
     if source.buffer == target.buffer:
         return lambda stream: None
-    given, taken = memory.view(source), memory.view(target)
+    moved = list(zip(memory.parts(source), memory.parts(target)))
 
     def copy(stream: Any) -> None:
         with stream:
-            taken[...] = given
+            for given, taken in moved:
+                taken[...] = given
 
     return copy
 
 
 def _extreme(entry: Collective, memory: DeviceMemory, comm: Any) -> Step:
     """Maxima and minima that keep NaN, which NCCL's do not: all ranks' values are gathered and combined here."""
+    if not entry.source.type.is_list:
+        shape = stored_shape(memory.plan.buffers[entry.source.buffer], memory.place.ranks)
+        block = tuple(slice(a, b) for a, b in entry.target.type.ranges(memory.place.index, memory.place.ranks))
+        return _extreme_of(entry, memory, comm, memory.start(entry.source), shape, block, memory.view(entry.target))
+    parts = zip(memory.runs(entry.source), memory.parts(entry.target))
+    steps = [_extreme_of(entry, memory, comm, a, (n,), (slice(n),), taken) for (a, n), taken in parts]
+
+    def each(stream: Any) -> None:
+        for step in steps:
+            step(stream)
+
+    return each
+
+
+def _extreme_of(
+    entry: Collective,
+    memory: DeviceMemory,
+    comm: Any,
+    source: int,
+    shape: tuple[int, ...],
+    block: tuple[slice, ...],
+    taken: Any,
+) -> Step:
+    """That of one value, or of one tensor of a list: of `shape` at an address, `block` of it into `taken`."""
     cupy = import_cupy()
-    dtype, ranks = entry.target.type.dtype, memory.place.ranks
-    source, taken, held = memory.start(entry.source), memory.view(entry.target), device_dtype(dtype)
-    shape = stored_shape(memory.plan.buffers[entry.source.buffer], ranks)
+    dtype, ranks, held = entry.target.type.dtype, memory.place.ranks, device_dtype(entry.target.type.dtype)
     count = math.prod(shape)
     gathered = memory.view_at(memory.scratch(ranks * count * dtype.itemsize), (ranks, *shape), held)
-    block = tuple(slice(a, b) for a, b in entry.target.type.ranges(memory.place.index, ranks))
     combine = cupy.maximum if entry.reduction == "max" else cupy.minimum
     away = entry.kind == "Reduce" and memory.place.index != entry.root
 
@@ -181,15 +199,15 @@ def _poison_bits(dtype: DType) -> Any:
 
 def _reduce(entry: Collective, memory: DeviceMemory, comm: Any, kind: int, reduction: int) -> Step:
     """To the root; the others are left with poison."""
-    source, target = memory.start(entry.source), memory.start(entry.target)
-    count, away = memory.block_elements(entry.source), memory.place.index != entry.root
-    bits, taken = _poison_bits(entry.target.type.dtype), memory.view(entry.target)
+    step = _grouped(entry, memory, lambda a, b, n, s: comm.reduce(a, b, n, kind, reduction, entry.root, s))
+    parts = memory.parts(entry.target) if memory.place.index != entry.root else []
+    bits = _poison_bits(entry.target.type.dtype)
 
     def reduce(stream: Any) -> None:
-        comm.reduce(source, target, count, kind, reduction, entry.root, stream.ptr)
-        if away:
-            with stream:
-                taken.fill(bits)
+        step(stream)
+        with stream:
+            for part in parts:
+                part.fill(bits)
 
     return reduce
 
@@ -243,16 +261,23 @@ def transfer_step(entry: Transfer, memory: DeviceMemory, comm: Any) -> Step:
     place = memory.place
     sends, receives = entry.groups[0], entry.groups[-1]
     slot = entry.source if place.group == sends else entry.target
-    view, dtype = memory.view(slot), slot.type.dtype
-    if not view.flags.c_contiguous:
+    parts, kind = memory.parts(slot), _KINDS[slot.type.dtype]
+    if not all(part.flags.c_contiguous for part in parts):
         raise CodegenError(
             f"{entry.name!r} sends a block with gaps",
             rule="a library send takes a block without gaps; others are launches",
             where=f"plan of program {memory.plan.name!r}",
             hint="lower(program)",
         )
-    if place.group == sends:
-        to = place.members(receives)[place.index]
-        return lambda s: comm.send(view.data.ptr, view.size, _KINDS[dtype], to, s.ptr)
-    sender = place.members(sends)[place.index]
-    return lambda s: comm.recv(view.data.ptr, view.size, _KINDS[dtype], sender, s.ptr)
+    is_sender = place.group == sends
+    peer = place.members(receives if is_sender else sends)[place.index]
+
+    def move(stream: Any) -> None:
+        from cupy.cuda import nccl
+
+        nccl.groupStart()
+        for part in parts:
+            (comm.send if is_sender else comm.recv)(part.data.ptr, part.size, kind, peer, stream.ptr)
+        nccl.groupEnd()
+
+    return move

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from coconet_lab.errors import CodegenError, InputError
-from coconet_lab.kernels.cuda_abi import LINE_BYTES, PAD_BYTES, STATE_BYTES, peer_tensors
+from coconet_lab.ir.types import Range
+from coconet_lab.kernels.cuda_abi import (
+    LINE_BYTES,
+    PAD_BYTES,
+    STATE_BYTES,
+    has_buckets,
+    peer_tensors,
+    scattered_tensors,
+)
 from coconet_lab.kernels.cuda_launch import Scratch, Team, arguments, bucket_tables, half_words, partial_words
 from coconet_lab.kernels.cuda_meet import meet_arguments
 from coconet_lab.kernels.cuda_printer import CudaSource
@@ -107,17 +115,18 @@ class Steps:
         chunk = (entry.chunk.start, entry.chunk.stop) if entry.chunk else None
         return arguments(
             source, place.index, tensors=tensors, scalars=[self.scalars[name] for name in entry.scalars], team=team,
-            scratch=self._scratch(source, entry.stream), chunk=chunk,
+            scratch=self._scratch(source, entry, chunk), chunk=chunk,
         )  # fmt: skip
 
-    def _scratch(self, source: CudaSource, stream: int) -> Scratch | None:
+    def _scratch(self, source: CudaSource, entry: Launch, chunk: Range | None) -> Scratch | None:
         kernel = source.kernel
-        if not kernel.accumulators and not kernel.space.pieces:
+        if not kernel.accumulators and not has_buckets(kernel):
             return None
-        tables = bucket_tables(kernel, self.place.index) if kernel.space.pieces else {}
+        shifts = {t: self.memory.shifts(entry.tensors[t].buffer) for t in scattered_tensors(kernel)}
+        tables = bucket_tables(kernel, self.place.index, chunk, shifts) if has_buckets(kernel) else {}
         return Scratch(
             self.memory.scratch(8 * partial_words(source, self.place.index)[1]),
-            self.memory.peers(f"exchange {stream}"),
+            self.memory.peers(f"exchange {entry.stream}"),
             self._half,
             {name: self.memory.on_device(table) for name, table in tables.items()},
         )

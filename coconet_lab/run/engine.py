@@ -176,19 +176,20 @@ class Engine:
                 if name not in inputs:
                     raise self._error(f"input {name!r} is missing", f"{{{name!r}: …}}")
                 self._fill(name, slot, inputs[name])
-        self._initial = {name: self.memory.view(slot).copy() for name, slot in self._state_slots().items()}
+        self._initial = {name: self.memory.take(slot) for name, slot in self._state_slots().items()}
         self.set_scalars(scalars)
         self.world.barrier()  # a peer's kernel may read this rank's inputs at once
 
     def _fill(self, name: str, slot: Slot, given: Given) -> None:
-        target = self.memory.view(slot)
-        value = np.asarray(given(self.place.rank, self.memory.ranges(slot.type)) if callable(given) else given)
-        if value.shape != target.shape or value.dtype != target.dtype:
+        ranges = self.memory.ranges(slot.type)
+        value = np.asarray(given(self.place.rank, ranges) if callable(given) else given)
+        shape, dtype = tuple(stop - start for start, stop in ranges), slot.type.dtype.numpy
+        if value.shape != shape or value.dtype != dtype:
             raise self._error(
                 f"input {name!r} is {value.dtype}{list(value.shape)} on rank {self.place.rank}",
-                f"{target.dtype}{list(target.shape)}: this rank's part of {slot.type}",
+                f"{dtype}{list(shape)}: this rank's part of {slot.type}",
             )
-        target[...] = value
+        self.memory.put(slot, value)
 
     def _state_slots(self) -> dict[str, Slot]:
         """Inputs that runs write into, on this rank."""
@@ -215,7 +216,7 @@ class Engine:
         """Put the updated inputs back to what `load` gave; collective."""
         self.world.barrier()
         for name, slot in self._state_slots().items():
-            self.memory.view(slot)[...] = self._initial[name]
+            self.memory.put(slot, self._initial[name])
         self.world.barrier()
 
     def poison(self) -> None:
@@ -228,7 +229,7 @@ class Engine:
         """A copy of this rank's part of a value: an output, an updated input by its name, any value that is stored."""
         slot = self.plan.outputs.get(name) or self.plan.state.get(name) or self.plan.slots.get(name)
         if slot is not None and slot.buffer in self.memory.arrays:
-            return self.memory.view(slot).copy()
+            return self.memory.take(slot)
         if name in self._scalars:
             return self._scalars[name].copy()
         raise self._error(

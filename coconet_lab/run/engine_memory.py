@@ -16,6 +16,7 @@ from coconet_lab.ir.types import Range, TensorType, block_range
 from coconet_lab.kernels.kernel import Kernel
 from coconet_lab.kernels.numba_convert import widen
 from coconet_lab.kernels.plan import Buffer, Launch, Plan, Slot
+from coconet_lab.kernels.scatter import reserved_elements, shifts, spans
 from coconet_lab.kernels.signals import PAD_LINE, pad_bytes
 from coconet_lab.run.world import SharedBuffer, World
 
@@ -135,7 +136,7 @@ class Memory:
         return raw.view(buffer.type.dtype.numpy).reshape(shape)
 
     def view(self, slot: Slot) -> Array:
-        """This rank's part of a value, in place."""
+        """This rank's part of a value, in place; a scattered list has `parts`."""
         buffer, array = self.plan.buffers[slot.buffer], self.arrays[slot.buffer]
         ranges = slot.type.ranges(self.place.index, self.place.ranks)
         if buffer.placement == "block":
@@ -143,6 +144,37 @@ class Memory:
         index: Any = (..., *(slice(start, stop) for start, stop in ranges))  # a view also of a zero-dim array
         part: Array = array[index]
         return part
+
+    def parts(self, slot: Slot) -> list[Array]:
+        """This rank's part of a value, in place: of a list, one row a tensor."""
+        if not slot.type.is_list:
+            return [self.view(slot)]
+        buffer, array = self.plan.buffers[slot.buffer], self.arrays[slot.buffer]
+        return [array[a:b] for a, b in spans(buffer, slot.type, self.place.index, self.place.ranks)]
+
+    def take(self, slot: Slot) -> Array:
+        """A copy of this rank's part of a value."""
+        parts = self.parts(slot)
+        return parts[0].copy() if len(parts) == 1 else np.concatenate([np.empty(0, slot.type.dtype.numpy), *parts])
+
+    def put(self, slot: Slot, value: Array) -> None:
+        """Overwrite this rank's part of a value."""
+        at = 0
+        if not slot.type.is_list:
+            self.view(slot)[...] = value
+            return
+        for part in self.parts(slot):
+            part[...] = value[at : at + part.size]
+            at += part.size
+
+    def extents(self, launch: Launch) -> Array:
+        """The run-time extents of a launch, with the places of scattered lists."""
+        chosen = (slot for slot, tensor in zip(launch.tensors, launch.kernel.tensors) if tensor.scattered)
+        return run_time_extents(launch.kernel, [self.shifts(slot.buffer) for slot in chosen])
+
+    def shifts(self, name: str) -> Array:
+        """Of a list's buffer: what turns a flat index into an element of it, for each tensor."""
+        return shifts(self.plan.buffers[name], self.place.index, self.place.ranks)
 
     def widened(self, slot: Slot, part: Array, dtype: DType, *, is_whole: bool, is_packed: bool = False) -> Widened:
         """A part of a value as a library call takes it; whole operands are shared by the chunks of an overlap."""
@@ -204,7 +236,9 @@ def _by_rank(addresses: Array, plan: Plan, rank: int) -> Array:
 
 
 def stored_shape(buffer: Buffer, ranks: int) -> tuple[int, ...]:
-    """The shape a buffer has on every rank of its group."""
+    """The shape a buffer has on every rank of its group; of a scattered list, one row with the gaps."""
+    if buffer.scattered:
+        return (reserved_elements(buffer, ranks),)
     return buffer.type.stored_shape(ranks) if buffer.placement == "block" else buffer.type.shape
 
 
@@ -216,8 +250,11 @@ def accumulator_elements(kernel: Kernel, at: int) -> int:
     return 1 if accumulator.dims is None else math.prod(n for d, n in enumerate(shape) if d not in accumulator.dims)
 
 
-def run_time_extents(kernel: Kernel) -> Array:
-    """The extents of a kernel's space; for lists also where each rank's block and each tensor starts, and the end."""
+def run_time_extents(kernel: Kernel, scattered: Sequence[Array] = ()) -> Array:
+    """The extents of a kernel's space; for lists also where each rank's block and each tensor starts, and the end.
+
+    `scattered` are the shifts of the scattered buffers, in the order of the kernel's tensors.
+    """
     space = kernel.space
     if not space.pieces:
         return np.array(space.shape, np.int64)
@@ -226,7 +263,7 @@ def run_time_extents(kernel: Kernel) -> Array:
         starts.append(starts[-1] + math.prod(piece))
     buckets = [at for a, b in pairwise(starts) for at in range(a, b, space.bucket)] + [starts[-1]]
     borders = [buckets[block_range(len(buckets) - 1, part, space.parts)[0]] for part in range(space.parts)]
-    return np.array([starts[-1], *borders, starts[-1], *starts], np.int64)
+    return np.concatenate([np.array([starts[-1], *borders, starts[-1], *starts], np.int64), *scattered])
 
 
 def _symmetric_parts(plan: Plan, ranks: int) -> Iterator[tuple[str, int]]:

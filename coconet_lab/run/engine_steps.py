@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from coconet_lab.kernels.plan import Collective, Launch, Sync, Transfer
 from coconet_lab.run.communicator import Communicator
 from coconet_lab.run.engine_library import all_to_all
 from coconet_lab.run.engine_meet import Meetings
-from coconet_lab.run.engine_memory import Memory, run_time_extents
+from coconet_lab.run.engine_memory import Memory
 
 Array = np.ndarray[Any, Any]
 Step = Callable[[], None]
@@ -46,7 +45,7 @@ def launch_step(
     index: int, entry: Launch, kernel: Compiled, memory: Memory, meetings: Meetings, arguments: Arguments
 ) -> Step:
     """A generated kernel with its argument tables; its group's barriers happen inside of it."""
-    pointers, extents = memory.pointers(index, entry), run_time_extents(entry.kernel)
+    pointers, extents = memory.pointers(index, entry), memory.extents(entry)
     scalars, integers = arguments.scalars, arguments.integers
     place, pads, deadline_ns = memory.place, meetings.pads, meetings.deadline_ns
     rank = (place.index + entry.shift * place.local) % place.ranks  # whose block it walks
@@ -85,46 +84,47 @@ def collective_step(entry: Collective, memory: Memory, group: Communicator) -> S
     if entry.kind == "AllToAll":
         split, concat = entry.op.split, entry.op.concat  # type: ignore[attr-defined]
         return lambda: all_to_all(group, memory.view(entry.source), memory.view(entry.target), split, concat)
-    source, target = _Flat(memory.view(entry.source)), _Flat(memory.view(entry.target))
+    sources = [_Flat(part) for part in memory.parts(entry.source)]
+    targets = [_Flat(part) for part in memory.parts(entry.target)]
+    if entry.kind in ("ReduceScatter", "AllGather"):  # never of a list: its blocks are kernels' work
+        return _written_back(_block_move(entry, memory, group, sources[0], targets[0]), targets)
+    moves = [_whole_move(entry, group, source, target) for source, target in zip(sources, targets)]
+
+    def move() -> None:
+        for one in moves:
+            one()
+
+    return _written_back(moves[0] if len(moves) == 1 else move, targets)
+
+
+def _block_move(entry: Collective, memory: Memory, group: Communicator, source: _Flat, target: _Flat) -> Step:
+    """A collective of which every rank has a block."""
+    dtype, reduction, before, after = entry.target.type.dtype, entry.reduction, source.read, target.array
+    if entry.kind == "ReduceScatter":
+        counts = _counts(entry.target.type, memory)
+        return lambda: group.reduce_scatter(before(), after, counts, reduction, dtype)
+    counts = _counts(entry.source.type, memory)
+    return lambda: group.all_gather(before(), after, counts)
+
+
+def _whole_move(entry: Collective, group: Communicator, source: _Flat, target: _Flat) -> Step:
+    """A collective of a whole value, or of one tensor of a list."""
     dtype, reduction, root = entry.target.type.dtype, entry.reduction, entry.root
-    before, after = source.read, target.array
-    match entry.kind:
-        case "AllReduce":
-            pieces = _piece_slices(entry.source.type)
+    before, after, nothing = source.read, target.array, poison(entry.target.type.dtype)
 
-            def move() -> None:
-                given = before()
-                for piece in pieces:
-                    group.all_reduce(given[piece], after[piece], reduction, dtype)
+    def reduce() -> None:
+        if group.rank != root:
+            after.fill(nothing)
+        group.reduce(before(), after, root, reduction, dtype)
 
-        case "ReduceScatter":
-            counts = _counts(entry.target.type, memory)
+    def broadcast() -> None:
+        if group.rank == root:
+            after[:] = before()
+        group.broadcast(after, root)
 
-            def move() -> None:
-                group.reduce_scatter(before(), after, counts, reduction, dtype)
-
-        case "AllGather":
-            counts = _counts(entry.source.type, memory)
-
-            def move() -> None:
-                group.all_gather(before(), after, counts)
-
-        case "Reduce":
-            nothing = poison(dtype)
-
-            def move() -> None:
-                if group.rank != root:
-                    after.fill(nothing)
-                group.reduce(before(), after, root, reduction, dtype)
-
-        case "Broadcast":
-
-            def move() -> None:
-                if group.rank == root:
-                    after[:] = before()
-                group.broadcast(after, root)
-
-    return _written_back(move, target)
+    if entry.kind == "AllReduce":
+        return lambda: group.all_reduce(before(), after, reduction, dtype)
+    return reduce if entry.kind == "Reduce" else broadcast
 
 
 def transfer_step(entry: Transfer, memory: Memory, group: Communicator) -> Step:
@@ -132,12 +132,22 @@ def transfer_step(entry: Transfer, memory: Memory, group: Communicator) -> Step:
     place = memory.place
     sends, receives = entry.groups[0], entry.groups[-1]
     if place.group == sends:
-        source = _Flat(memory.view(entry.source))
+        sources = [_Flat(part) for part in memory.parts(entry.source)]
         to = place.members(receives)[place.index]
-        return lambda: group.send(source.read(), to)
-    target = _Flat(memory.view(entry.target))
+
+        def send() -> None:
+            for source in sources:
+                group.send(source.read(), to)
+
+        return send
+    targets = [_Flat(part) for part in memory.parts(entry.target)]
     sender = place.members(sends)[place.index]
-    return _written_back(lambda: group.receive(target.array, sender), target)
+
+    def receive() -> None:
+        for target in targets:
+            group.receive(target.array, sender)
+
+    return _written_back(receive, targets)
 
 
 class _Flat:
@@ -159,13 +169,15 @@ class _Flat:
         self.view[...] = self.array.reshape(self.view.shape)
 
 
-def _written_back(move: Step, target: _Flat) -> Step:
-    if target.is_direct:
+def _written_back(move: Step, targets: list[_Flat]) -> Step:
+    copies = [target for target in targets if not target.is_direct]
+    if not copies:
         return move
 
     def both() -> None:
         move()
-        target.write()
+        for target in copies:
+            target.write()
 
     return both
 
@@ -174,11 +186,3 @@ def _counts(kind: TensorType, memory: Memory) -> list[int]:
     """Elements of every rank's block."""
     ranks = memory.place.ranks
     return [int(np.prod(kind.local_shape(rank, ranks), dtype=np.int64)) for rank in range(ranks)]
-
-
-def _piece_slices(kind: TensorType) -> list[slice]:
-    """One part a tensor of a list, else all."""
-    if not kind.is_list:
-        return [slice(None)]
-    starts = kind.piece_starts()
-    return [slice(a, b) for a, b in itertools.pairwise(starts) if b > a]

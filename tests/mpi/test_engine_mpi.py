@@ -12,8 +12,10 @@ import pytest
 from engine_checks import differences
 
 import coconet_lab as cl
+from coconet_lab import workloads
 from coconet_lab.errors import RankError
-from coconet_lab.ir.inputs import random_inputs
+from coconet_lab.ir.exact import integer_inputs
+from coconet_lab.ir.inputs import proof_inputs, random_inputs
 from coconet_lab.run.cluster import Cluster
 
 TESTS = str(Path(__file__).parents[1])
@@ -55,6 +57,16 @@ def test_lamb_exchanges_norms_inside_one_kernel(cluster: Cluster) -> None:
     program = programs.lamb(ranks=cluster.ranks, shape=[(3, 5), (1030, 2), (7,)])
     s = cl.Schedule(program).fuse("G", "w1").split("total").reorder("total", "fused").as_slice("m", "v").dead()
     check(cluster, s.fuse("total_rs", "fused", "w1").program, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+@pytest.mark.parametrize("make", [workloads.sgd, workloads.adam, workloads.lamb])
+def test_every_schedule_of_an_optimizer_of_a_scattered_list_runs(cluster: Cluster, make: Any, dtype: str) -> None:
+    made = make([(5,), (1,), (0,), (1023,), (1024,), (1025,), (4099,)], cluster.ranks, dtype)
+    inputs = proof_inputs(made.program, integer_inputs(made.program))  # MPI adds in an order of its own
+    for schedule in made.schedules.values():
+        found = on_ranks(cluster, schedule.program, inputs)
+        assert not differences(schedule.program, inputs, found, 1e-5 if make is workloads.lamb else 0.0)
 
 
 def test_attention_overlaps_a_product_with_a_fused_collective(cluster: Cluster) -> None:

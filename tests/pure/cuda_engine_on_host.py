@@ -11,7 +11,7 @@ from coconet_lab.ir import oracle
 from coconet_lab.ir.exact import within_tolerance
 from coconet_lab.ir.inputs import input_block
 from coconet_lab.ir.rounding import mismatch
-from coconet_lab.kernels.cuda_abi import PAD_BYTES, STATE_BYTES, peer_tensors
+from coconet_lab.kernels.cuda_abi import PAD_BYTES, STATE_BYTES, peer_tensors, scattered_tensors
 from coconet_lab.kernels.cuda_launch import Scratch, Team, arguments, half_words, partial_words
 from coconet_lab.kernels.cuda_printer import print_kernel
 from coconet_lab.kernels.kernel import StoreTo
@@ -64,16 +64,17 @@ class HostEngine(Engine):
         members = list(self.place.members(-1))
         half = half_words(source)
         assert 8 * half <= HALF_BYTES
+        chunk = (entry.chunk.start, entry.chunk.stop) if entry.chunk else None
+        shifts = {t: self.memory.shifts(entry.tensors[t].buffer) for t in scattered_tensors(kernel)}
         scratch = Scratch(
             address(self.kept.take(8 * partial_words(source, rank)[1] + 8)),
             tuple(int(a) for a in self.exchange.addresses[members]), HALF_BYTES // 8,
-            device_tables(kernel, rank, self.kept),
+            device_tables(kernel, rank, self.kept, chunk, shifts),
         )  # fmt: skip
         team = Team(
             tuple(int(a) for a in self.pads.addresses[members]), address(self.state), 20 * 10**9,
             Sync("barrier") in entry.opens, Sync("barrier") in entry.closes,
         )  # fmt: skip
-        chunk = (entry.chunk.start, entry.chunk.stop) if entry.chunk else None
         return arguments(
             source, rank, tensors=places, scalars=numbers.addresses, team=team, scratch=scratch, chunk=chunk
         )

@@ -268,10 +268,10 @@ class Launcher:
         return int(self.states[rank][:4].view(np.uint32)[0])
 
 
-def device_tables(kernel: Kernel, rank: int, memory: Kept) -> dict[str, int]:
+def device_tables(kernel: Kernel, rank: int, memory: Kept, chunk=None, shifts=None) -> dict[str, int]:
     """Addresses of a list kernel's bucket tables."""
     found = {}
-    for name, table in bucket_tables(kernel, rank).items() if kernel.space.pieces else ():
+    for name, table in bucket_tables(kernel, rank, chunk, shifts).items() if kernel.space.pieces else ():
         place = memory.take(table.nbytes + 8)
         place[: table.nbytes] = table.view(np.uint8)
         found[name] = address(place)

@@ -73,9 +73,13 @@ def assert_equals_oracle(program, inputs, rank, engine):
             assert mismatch(engine.read(name), expected.values[last][rank], tolerance) is None, name
 
 
+LIST = [(5,), (1,), (0,), (1023,), (1024,), (1025,)]
 CASES = {
     "adam fuse": (lambda: workloads.adam(1003, ranks=2, dtype="fp16"), "fuse(RS-Opt-AG)"),
     "adam list": (lambda: workloads.adam([(5,), (64, 33), (3,)], ranks=2, dtype="fp16"), "fuse(RS-Opt-AG)"),
+    "adam list all-reduced": (lambda: workloads.adam(LIST, ranks=2, dtype="fp16"), "AR-Opt"),
+    "lamb list": (lambda: workloads.lamb(LIST, ranks=2, dtype="fp16"), "fuse(RS-Opt-AG)"),
+    "sgd list naive": (lambda: workloads.sgd(LIST, ranks=2), "naive"),
     "adam libraries": (lambda: workloads.adam(1003, ranks=2), "RS-Opt-AG"),
     "lamb fuse": (lambda: workloads.lamb(512, ranks=2), "fuse(RS-Opt-AG)"),
     "attention": (lambda: workloads.self_attention(2, 4, 32, ranks=2), "MM-RS-C-AG"),
@@ -152,6 +156,37 @@ def test_maxima_across_ranks_keep_nan(call, kind):
             assert mismatch(engine.read("top"), expected[block]) is None
 
     World.run(2, work)
+
+
+def run_once(program, inputs):
+    def work(world):
+        engine = made(lower(program), world)
+        engine.load(parts(program, inputs, world.rank))
+        engine.poison()
+        engine.run()
+        assert_equals_oracle(program, inputs, world.rank, engine)
+        for name in lower(program).inputs:
+            if held(program, name, world.rank):
+                arrays = engine.arrays(name)
+                assert sum(array.size for array in arrays) == engine.read(name).size
+                assert len(arrays) == 5, "one a tensor that has elements"
+
+    World.run(program.ranks, work)
+
+
+@pytest.mark.parametrize(("reduction", "kind"), [("+", cl.FP16), ("max", cl.FP16), ("max", cl.BF16)], ids=repr)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_library_s_collectives_of_a_list_go_tensor_by_tensor(ranks, reduction, kind):
+    g = cl.tensor("g", kind, LIST, cl.Local)
+    outputs = [cl.all_reduce(g, reduction, name="a"), cl.reduce(g, root=0, reduction=reduction, name="r")]
+    program = cl.program("p", outputs=[*outputs, cl.broadcast(g, root=ranks - 1, name="b")], ranks=ranks)
+    run_once(program, proof_inputs(program, integer_inputs(program)))
+
+
+def test_a_list_is_sent_by_the_library_tensor_by_tensor():
+    x = cl.tensor("x", cl.FP32, LIST, cl.Local)
+    program = cl.program("p", outputs=[cl.send(x, to=cl.GROUP + 1, name="y")], ranks=4, groups=2)
+    run_once(program, proof_inputs(program, integer_inputs(program)))
 
 
 def total(ranks=2, elements=6):

@@ -1,5 +1,5 @@
 // list
-namespace in_k_15edd89edcb6 {  // so that the kernels of a Plan make one file
+namespace in_k_0c3b11dd61c5 {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0;
   fp16* t1[2];
@@ -32,6 +32,13 @@ template <int V> DEVICE Spot spot(const Args& a, i64 i) {
   Spot at;
   at.c0 = i * V;
   return at;
+}
+
+struct Bucket { i64 begin, end, piece; };
+
+DEVICE Bucket bucket(const Args& a, i64 b) {
+  if (b >= a.buckets) return {};
+  return {a.bucket_start[b], a.bucket_start[b + 1], a.bucket_piece[b]};
 }
 
 template <int V, int U>
@@ -95,7 +102,7 @@ DEVICE void pieces1(const Args& a, const Spot (&at)[1], const double* parts0) {
   if (at[u].c0 == 0) put(a.t2 + at[u].piece, y1);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_15edd89edcb6(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_0c3b11dd61c5(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce_start(a.team, ++met);
@@ -106,24 +113,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_15edd89edcb6(const __gri
   if (a.team.meets & 1) await_all(a.team, met);
 
   // phase 0
+  Bucket next0 = bucket(a, thread / 32);
   for (i64 b = thread / 32; b < a.buckets; b += threads / 32) {
-    const i64 begin = a.bucket_start[b], end = a.bucket_start[b + 1], piece = a.bucket_piece[b];
+    const i64 begin = next0.begin, end = next0.end, piece = next0.piece;
+    next0 = bucket(a, b + threads / 32);
     double sum0 = Sum::none(double());
     i64 rest = begin;
     if (a.vectors && begin % 8 == 0) {
-      const i64 vectors = end / 8;
-      for (i64 i = begin / 8 + threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
+      const i64 vectors = (end - begin) / 8;
+      for (i64 i = threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
         Spot at[UNROLL];
         bool live[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
           live[u] = u == 0 || i + u * 32 < vectors;
-          at[u] = spot<8>(a, i + u * 32);
+          at[u].c0 = begin + (i + u * 32) * 8;
           at[u].piece = piece;
         }
         phase0<8, UNROLL>(a, at, live, sum0);
       }
-      rest = vectors * 8;
+      rest += vectors * 8;
     }
     for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {
       Spot at[1] = {spot<1>(a, i)};
@@ -152,23 +161,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_15edd89edcb6(const __gri
   await_exchange(a.team, exchanges + 1, true);
 
   // phase 1
+  Bucket next1 = bucket(a, thread / 32);
   for (i64 b = thread / 32; b < a.buckets; b += threads / 32) {
-    const i64 begin = a.bucket_start[b], end = a.bucket_start[b + 1], piece = a.bucket_piece[b];
+    const i64 begin = next1.begin, end = next1.end, piece = next1.piece;
+    next1 = bucket(a, b + threads / 32);
     i64 rest = begin;
     if (a.vectors && begin % 8 == 0) {
-      const i64 vectors = end / 8;
-      for (i64 i = begin / 8 + threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
+      const i64 vectors = (end - begin) / 8;
+      for (i64 i = threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
         Spot at[UNROLL];
         bool live[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
           live[u] = u == 0 || i + u * 32 < vectors;
-          at[u] = spot<8>(a, i + u * 32);
+          at[u].c0 = begin + (i + u * 32) * 8;
           at[u].piece = piece;
         }
         phase1<8, UNROLL>(a, at, live, parts0);
       }
-      rest = vectors * 8;
+      rest += vectors * 8;
     }
     for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {
       Spot at[1] = {spot<1>(a, i)};
@@ -183,23 +194,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_15edd89edcb6(const __gri
     pieces1(a, at, parts0);
   }
   if (DEFER) {  // reading all peers first, then writing to them, keeps both ways of a link busy
+    Bucket next1 = bucket(a, thread / 32);
     for (i64 b = thread / 32; b < a.buckets; b += threads / 32) {
-      const i64 begin = a.bucket_start[b], end = a.bucket_start[b + 1], piece = a.bucket_piece[b];
+      const i64 begin = next1.begin, end = next1.end, piece = next1.piece;
+      next1 = bucket(a, b + threads / 32);
       i64 rest = begin;
       if (a.vectors && begin % 8 == 0) {
-        const i64 vectors = end / 8;
-        for (i64 i = begin / 8 + threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
+        const i64 vectors = (end - begin) / 8;
+        for (i64 i = threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
           Spot at[UNROLL];
           bool live[UNROLL];
 #pragma unroll
           for (int u = 0; u < UNROLL; ++u) {
             live[u] = u == 0 || i + u * 32 < vectors;
-            at[u] = spot<8>(a, i + u * 32);
+            at[u].c0 = begin + (i + u * 32) * 8;
             at[u].piece = piece;
           }
           share1<8, UNROLL>(a, at, live);
         }
-        rest = vectors * 8;
+        rest += vectors * 8;
       }
       for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {
         Spot at[1] = {spot<1>(a, i)};
