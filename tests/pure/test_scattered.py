@@ -18,6 +18,7 @@ from coconet_lab.ir.types import TensorType
 from coconet_lab.kernels.cuda_launch import bucket_tables
 from coconet_lab.kernels.cuda_printer import print_kernel
 from coconet_lab.kernels.lower import lower
+from coconet_lab.kernels.numba_printer import print_numba
 from coconet_lab.kernels.plan import Buffer, Collective, Launch, Library, Transfer
 from coconet_lab.kernels.scatter import reserved_elements, shifts, spans
 from coconet_lab.run.engine import Engine
@@ -96,6 +97,17 @@ def test_every_list_of_an_optimizer_is_scattered_and_no_kernel_of_one_tensor_is(
             assert {tensor.scattered for tensor in kernels} == {expected}
             for kernel in plan.kernels():
                 assert ("shift0" in print_kernel(kernel).body) is expected
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_the_text_of_a_fused_sgd_is_the_golden_one_and_serves_every_list(target, golden):
+    body = {}
+    for shapes in (LIST, [(7,), (2000, 3)]):
+        plan = lower(workloads.sgd(shapes, 2, "fp16").schedules["fuse(RS-Opt-AG)"].program)
+        (kernel,) = plan.kernels()
+        body[len(shapes)] = print_numba(kernel) if target == "cpu" else print_kernel(kernel).body
+    assert len(set(body.values())) == 1
+    golden(body[len(LIST)], ".txt" if target == "cpu" else ".cu")
 
 
 def test_an_operator_of_the_user_takes_lists_in_a_row_and_the_plan_shows_the_packs():
