@@ -48,6 +48,12 @@ class Variant:
     defer: bool = False
 
     @property
+    def defines(self) -> tuple[str, ...]:
+        """What the text of a kernel leaves open."""
+        numbers = {"RANK": self.rank, "UNROLL": self.unroll, "THREADS": self.threads, "DEFER": int(self.defer)}
+        return tuple(f"-D{name}={number}" for name, number in numbers.items())
+
+    @property
     def options(self) -> tuple[str, ...]:
         """NVRTC's command line."""
         if not _NAME.match(self.arch) or self.threads % 32 or not 32 <= self.threads <= 1024:
@@ -57,9 +63,7 @@ class Variant:
                 where="the CUDA compiler",
                 hint='Variant("sm_90")',
             )
-        numbers = {"RANK": self.rank, "UNROLL": self.unroll, "THREADS": self.threads, "DEFER": int(self.defer)}
-        defines = (f"-D{name}={number}" for name, number in numbers.items())
-        return (f"--gpu-architecture={self.arch}", *OPTIONS, *defines)
+        return (f"--gpu-architecture={self.arch}", *OPTIONS, *self.defines)
 
 
 def compile_kernel(source: CudaSource, variant: Variant, *, cache: Path | None = None) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coconet_lab.errors import CodegenError, ProgramError
 from coconet_lab.ir.ops import Custom
-from coconet_lab.kernels.cuda_compile import OPTIONS
+from coconet_lab.kernels.cuda_compile import OPTIONS, Variant
 from coconet_lab.kernels.cuda_printer import print_kernel
 from coconet_lab.kernels.kernel import Kernel
 from coconet_lab.kernels.numba_printer import kernel_name, print_numba
@@ -133,7 +133,7 @@ def _kernel_files(kernel: Kernel, ranks: int) -> Iterator[tuple[str, str]]:
         source = print_kernel(kernel)
     except CodegenError:
         return  # it has a form for the CPU alone
-    options = " ".join((*OPTIONS, "-DRANK=0", "-DUNROLL=1", "-DTHREADS=512"))
+    options = " ".join((*OPTIONS, *Variant("sm_90").defines))
     head = (
         f"// kernel of {title}, as rank 0 of {ranks} runs it\n// build: nvcc -cubin -arch=sm_90 {options} {name}.cu\n"
     )
