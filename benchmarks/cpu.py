@@ -58,7 +58,7 @@ def _measure(cluster: Cluster, sizes: tuple[int, ...], quick: bool) -> Iterator[
 
 def _repeats(elements: int) -> int:
     """Many repeats of short runs: a stall of one time slice must not be the median."""
-    return 101 if elements <= 2**18 else 31 if elements <= 2**22 else 7
+    return 101 if elements <= 2**18 else 31 if elements <= 2**22 else 7 if elements <= 2**24 else 3
 
 
 def _write(folder: Path, rows: dict[str, list[dict[str, object]]]) -> None:

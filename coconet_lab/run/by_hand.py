@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,18 +61,36 @@ def measure(what: HandWritten) -> tuple[float, ...]:
     """Times of the repeats on this rank, in microseconds: the ranks begin each together, as they do for schedules."""
     from mpi4py import MPI
 
-    step = make_step(what, MPI.COMM_WORLD)
+    cores = os.sched_getaffinity(0)
+    try:
+        if what.name.startswith("gloo"):
+            # Its own threads must run beside this one: they inherit where it may run, and a rank that spins in a
+            # barrier of MPI would keep them from their core for a whole time slice.
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))
+            return _repeated(what, MPI.COMM_WORLD, make_step(what, MPI.COMM_WORLD), _gloo_barrier)
+        return _repeated(what, MPI.COMM_WORLD, make_step(what, MPI.COMM_WORLD), MPI.COMM_WORLD.Barrier)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _repeated(what: HandWritten, comm: Any, step: Step, meet: Step) -> tuple[float, ...]:
     samples = []
     for repeat in range(-what.warmup, what.repeats):
         ranks.report(op=what.name, done=repeat + what.warmup, total=what.repeats + what.warmup)
-        if MPI.COMM_WORLD.allreduce(ranks.cancelled()):
+        if comm.allreduce(ranks.cancelled()):
             break
-        MPI.COMM_WORLD.Barrier()
+        meet()
         started = time.perf_counter()
         step()
         if repeat >= 0:
             samples.append((time.perf_counter() - started) * 1e6)
     return tuple(samples)
+
+
+def _gloo_barrier() -> None:
+    import torch.distributed as dist
+
+    dist.barrier()
 
 
 def make_step(what: HandWritten, comm: Any) -> Step:
