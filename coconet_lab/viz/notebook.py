@@ -152,10 +152,35 @@ def show_proof(item: Any) -> Bundle:
 
 
 def show_comparison(item: Any) -> Bundle:
-    """A comparison: its table, with where and how it was measured."""
+    """A comparison: its table, with where and how it was measured, and its bars."""
+    from coconet_lab.viz.charts import speedup_bars
+
     caption = item.rows[0].provenance.caption() if item.rows else ""
     head = ["schedule", "median", "p10", "p90", f"over {item.baseline}"]
-    return {"text/html": html_table(head, item.table(), caption), "text/plain": repr(item)}
+    bars = _plot(speedup_bars(item.records(), baseline=item.baseline), "median of each schedule") if item.rows else ""
+    return {"text/html": html_table(head, item.table(), caption) + bars, "text/plain": repr(item)}
+
+
+def show_run(item: Any) -> Bundle:
+    """A run: its time, what it left, and what every rank did when."""
+    from coconet_lab.viz.timeline import timeline
+
+    source = item.provenance
+    rows = [("time", repr(item.timing)), ("outputs", repr(item.outputs)), ("state", repr(item.state))]
+    table = html_table([f"{source.program} as {source.schedule}", ""], rows, source.caption())
+    spans = _plot(timeline(item.trace), "what every rank did when") if len(item.trace) else ""
+    return {"text/html": table + spans, "text/plain": repr(item)}
+
+
+def _plot(axes: Any, alt: str) -> str:
+    """A plot as a picture of the page; the figure is let go, so that no front end shows it a second time."""
+    import matplotlib.pyplot as plt
+
+    from coconet_lab.viz.index_page import picture_html
+
+    picture, _ = picture_html(axes, alt)
+    plt.close(axes.figure)
+    return picture
 
 
 SHOWN: dict[str, Callable[[Any], Bundle]] = {
@@ -171,6 +196,7 @@ SHOWN: dict[str, Callable[[Any], Bundle]] = {
     "coconet_lab.errors.Refusal": show_refusal,
     "coconet_lab.schedule.proof.Proof": show_proof,
     "coconet_lab.run.comparison.Comparison": show_comparison,
+    "coconet_lab.run.results.RunResult": show_run,
 }
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from coconet_lab.run import provenance as source
 from coconet_lab.run.comparison import COLUMNS, Comparison, Row, records_csv
 from coconet_lab.run.provenance import Provenance, gpu_label
 from coconet_lab.run.results import GlobalValues, HeldValues, RunResult, Timing, assemble, duration
-from coconet_lab.run.trace import Trace
+from coconet_lab.run.trace import Span, Trace
+from coconet_lab.viz.notebook import SHOWN
 
 SCHEMA = (
     "date machine ranks backend versions command workload schedule dtype elements shape median_us p10_us p90_us samples"
@@ -183,6 +185,21 @@ def test_a_comparison_is_drawn_with_its_rows():
     import matplotlib.pyplot as plt
 
     plt.close(axes.figure)
+
+
+def test_a_run_and_a_comparison_show_themselves_with_a_picture_and_leave_no_figure_open():
+    import matplotlib.pyplot as plt
+
+    _, result = a_result()
+    spans = (Span(0, 0, "<b>total</b>", "AllReduce", 0.0, 9.0, "Replicated"),)
+    for item, alt in ((replace(result, trace=Trace(spans)), "what every rank did"), (a_comparison(), "median of each")):
+        shown = SHOWN[f"{type(item).__module__}.{type(item).__name__}"](item)
+        html = shown["text/html"] if isinstance(shown, dict) else ""
+        assert f'<img alt="{alt}' in html
+        assert "<b>total</b>" not in html
+        assert shown["text/plain"] == repr(item)
+    assert "outputs" in SHOWN["coconet_lab.run.results.RunResult"](result)["text/html"]
+    assert plt.get_fignums() == []
 
 
 # Provenance
