@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from coconet_lab.errors import ProgramError
@@ -53,12 +54,12 @@ def tensor(
     >>> cl.tensor("x", cl.FP16, (8, 1024, 3072), cl.Sliced(2))
     x = Tensor: FP16[8, 1024, 3072] Sliced(2)
     """
-    dims = list(shape)
+    dims: list[Any] = list(shape) if isinstance(shape, Sequence) else [shape]
     pieces: tuple[tuple[int, ...], ...] = ()
-    if dims and not isinstance(dims[0], int):
-        pieces = tuple(_shape(name, piece) for piece in dims)  # type: ignore[arg-type]
+    if dims and isinstance(dims[0], Sequence) and not isinstance(dims[0], str):
+        pieces = tuple(_shape(name, piece) for piece in dims)
         dims = [builtins.sum(math.prod(piece) for piece in pieces)]
-    extents = _shape(name, dims)  # type: ignore[arg-type]
+    extents = _shape(name, dims)
     if layout.is_sliced and not 0 <= (layout.dim or 0) < len(extents):
         raise _bad_input(name, f"{layout} of a value with {len(extents)} dims", "a sliced dim is one of its dims")
     _check_bounds(name, low, high)
@@ -96,10 +97,11 @@ def scalar(
     return make(o.Input(name="", type=kind, low=low, high=high, default=default), (), name)
 
 
-def _shape(name: str, dims: Sequence[int]) -> tuple[int, ...]:
-    if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in dims):
-        raise _bad_input(name, f"shape {list(dims)!r}", "a shape is whole numbers of 0 or more")
-    return tuple(dims)
+def _shape(name: str, dims: Any) -> tuple[int, ...]:
+    found = list(dims) if isinstance(dims, Sequence) else [dims]
+    if any(not isinstance(n, Integral) or isinstance(n, bool) or n < 0 for n in found):
+        raise _bad_input(name, f"shape {found!r}", "a shape is whole numbers of 0 or more")
+    return tuple(int(n) for n in found)
 
 
 def _check_bounds(name: str, low: float | None, high: float | None) -> None:
@@ -125,7 +127,7 @@ def conv(
     x: Value, w: Value, *, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, name: str | None = None
 ) -> Value:
     """Cross-correlation of ``x[N, C, …]`` with ``w[O, C, …]``; channel- and batch-sliced forms as for `matmul`."""
-    spatial = builtins.max(len(x.shape) - 2, 0)
+    spatial = builtins.max(len(_value(x, "conv").shape) - 2, 0)
     strides = (stride,) * spatial if isinstance(stride, int) else tuple(stride)
     paddings = (padding,) * spatial if isinstance(padding, int) else tuple(padding)
     return make(o.Conv(name="", stride=strides, padding=paddings), (operand(x), operand(w)), name)
@@ -246,7 +248,7 @@ def dropout(x: Value, p: float, *, name: str | None = None) -> Value:
 
 def reduction(fn: str, x: Value, dim: int | Sequence[int] | None, name: str | None) -> Value:
     """Shared by sum, mean, max, min and norm."""
-    rank = len(x.shape)
+    rank = len(_value(x, fn).shape)
     given = (dim,) if isinstance(dim, int) else dim
     dims = None if given is None else tuple(sorted(d + rank if d < 0 else d for d in given))
     return make(o.Reduction(name="", fn=fn, dims=dims), (operand(x),), name)
@@ -283,6 +285,18 @@ def update(target: Value, value: Value, *, name: str | None = None) -> Value:
     A Replicated tensor may be updated by its sliced form, whose result is then all_gathered in place (paper §3.2).
     """
     return make(o.Update(name=""), (operand(target), operand(value)), name)
+
+
+def _value(x: Any, verb: str) -> Value:
+    """`x`, if it is a Value: arrays and numbers have nothing to be reduced or convolved in a program."""
+    if isinstance(x, Value):
+        return x
+    raise ProgramError(
+        f"cannot take {verb} of a {type(x).__name__}",
+        rule="it works on a Value; arrays are given to run()",
+        where=str(caller_site() or ""),
+        hint=f'cl.{verb}(cl.tensor("x", cl.FP32, shape, cl.Replicated))',
+    )
 
 
 def sliced_type(x: Value, dim: int) -> TensorType:

@@ -175,3 +175,21 @@ def test_running_a_cell_twice_is_harmless():
         return cl.program("p", outputs=[cl.dropout(x, 0.5, name="drop")])
 
     assert cell() == cell()
+
+
+@pytest.mark.parametrize("shape", [(4.5,), (-1,), (True,), ("a",), 4.5, [(2, 3), (1.5,)]])
+def test_a_shape_that_is_none_is_refused_in_four_lines(shape):
+    with pytest.raises(cl.ProgramError, match="whole numbers of 0 or more"):
+        cl.tensor("q", cl.FP32, shape, cl.Local)
+
+
+def test_a_shape_may_be_numpys_whole_numbers_and_one_number():
+    assert cl.tensor("q", cl.FP32, (np.int64(4), np.int32(2)), cl.Local).shape == (4, 2)
+    assert cl.tensor("q", cl.FP32, 4, cl.Local).shape == (4,)
+
+
+@pytest.mark.parametrize("take", [cl.sum, cl.mean, cl.max, cl.min, cl.norm, lambda x: cl.conv(x, x)])
+@pytest.mark.parametrize("item", [3, 2.5, np.ones(3)])
+def test_what_is_no_value_cannot_be_reduced_or_convolved(take, item):
+    with pytest.raises(cl.ProgramError, match=r"cannot take .* of a"):
+        take(item)
