@@ -190,6 +190,7 @@ def test_a_comparison_is_drawn_with_its_rows():
 def test_a_run_and_a_comparison_show_themselves_with_a_picture_and_leave_no_figure_open():
     import matplotlib.pyplot as plt
 
+    before = plt.get_fignums()
     _, result = a_result()
     spans = (Span(0, 0, "<b>total</b>", "AllReduce", 0.0, 9.0, "Replicated"),)
     for item, alt in ((replace(result, trace=Trace(spans)), "what every rank did"), (a_comparison(), "median of each")):
@@ -199,7 +200,7 @@ def test_a_run_and_a_comparison_show_themselves_with_a_picture_and_leave_no_figu
         assert "<b>total</b>" not in html
         assert shown["text/plain"] == repr(item)
     assert "outputs" in SHOWN["coconet_lab.run.results.RunResult"](result)["text/html"]
-    assert plt.get_fignums() == []
+    assert plt.get_fignums() == before
 
 
 # Provenance
