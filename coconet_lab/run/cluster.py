@@ -90,7 +90,7 @@ class Cluster(RunsPrograms):
         self._request = Request(self.backend.ranks, self.backend.name, profile, nodes, chosen, start_s)
         self._session: Session | AttachedSession | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._calls = 0
+        self._calls = self._under_way = 0
         self._is_attached = False
         self._lock = threading.RLock()
 
@@ -229,17 +229,21 @@ class Cluster(RunsPrograms):
             name = what or f"'{getattr(function, '__name__', type(function).__name__)}'"
             limit = self.deadline_s if deadline_s is None else deadline_s
             running = RunningCall(session, Order(self._calls, name, limit), Progress(name.strip("'"), progress))
-            return running.run(function, args, per_rank)
+            self._under_way = self._calls
+            try:
+                return running.run(function, args, per_rank)
+            finally:
+                self._under_way = 0
 
     def cancel(self) -> None:
         """Ask the ranks to end the call under way, from another thread; what they have finished is kept."""
-        session = self._session
-        if session is not None and self._calls:
-            write_cancel(session.directory, self._calls)
+        session, number = self._session, self._under_way
+        if session is not None and number:
+            write_cancel(session.directory, number)
 
     def reports(self) -> list[Report]:
-        """What every rank last said of the newest call, in rank order; empty before the first one."""
-        session, number = self._session, self._calls
+        """What every rank last said of the call under way, in rank order; empty where there is none."""
+        session, number = self._session, self._under_way
         if session is None or not number:
             return []
         return [read_report(session.directory, rank, number) for rank in range(self.ranks)]

@@ -287,3 +287,10 @@ def test_a_cluster_can_be_attached_to_and_is_left_running(cluster: Cluster) -> N
     assert all(is_alive(pid) for pid in pids)
     cluster.restart()  # its ranks had opened the borrower's channel
     assert is_usable(cluster)
+
+
+def test_reports_are_those_of_the_call_under_way_and_never_of_the_last_one(cluster: Cluster) -> None:
+    cluster.call(ranks.report, "total", 1, 1, 10)
+    assert cluster.reports() == []
+    cluster.cancel()  # nothing is under way: the next call is not touched
+    assert not any(cluster.call(ranks.cancelled))

@@ -152,7 +152,9 @@ class Runner:
             seconds += LOOK_S
             reports = self.cluster.reports()
             if not reports:
-                now = Progress(f"Starting {self.cluster.ranks} ranks, {seconds:.0f} s")
+                is_there = self.cluster.state == "running"
+                doing = "Preparing the run" if is_there else f"Starting {self.cluster.ranks} ranks"
+                now = Progress(f"{doing}, {seconds:.0f} s")
             else:
                 now = self._look(name, repeats, reports)
                 if self._is_cancelled:
