@@ -11,7 +11,7 @@ from typing import Any
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.dtypes import DType
-from coconet_lab.ir.layout import Layout, Replicated, Sliced
+from coconet_lab.ir.layout import Layout, Replicated
 from coconet_lab.ir.types import BUCKET_ELEMENTS, TensorType
 from coconet_lab.lang.value import Value, make, operand, pointwise
 from coconet_lab.site import caller_site
@@ -297,8 +297,3 @@ def _value(x: Any, verb: str) -> Value:
         where=str(caller_site() or ""),
         hint=f'cl.{verb}(cl.tensor("x", cl.FP32, shape, cl.Replicated))',
     )
-
-
-def sliced_type(x: Value, dim: int) -> TensorType:
-    """`x`'s type, Sliced along `dim`: a help for custom operators' type rules."""
-    return x.type.with_layout(Sliced(dim))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from coconet_lab.errors import InputError, RankError
-from coconet_lab.ir.types import Range
 from coconet_lab.kernels.cuda_abi import STATE_BYTES
 from coconet_lab.kernels.plan import AnyEntry, Collective, HostScalars, Launch, Library, Plan, Slot, Transfer
 from coconet_lab.run.cuda_device import import_cupy, take_gpu
@@ -28,11 +27,11 @@ from coconet_lab.run.cuda_scalars import DeviceScalars
 from coconet_lab.run.cuda_steps import Part, Step, Steps, check_plan, meeting_parts, stream_count
 from coconet_lab.run.cuda_symmetric import Kind, allocate
 from coconet_lab.run.cuda_tuning import Tuning
+from coconet_lab.run.engine_inputs import Given, checked_part, input_error, state_slots
 from coconet_lab.run.engine_memory import Place
 from coconet_lab.run.engine_trace import Span
 
 Array = np.ndarray[Any, Any]
-Given = Array | Callable[[int, tuple[Range, ...]], Array]
 
 
 class CudaEngine:
@@ -153,30 +152,12 @@ class CudaEngine:
             if slot.buffer in self.memory.arrays:
                 if name not in inputs:
                     raise self._error(f"input {name!r} is missing", f"{{{name!r}: …}}")
-                self._fill(name, slot, inputs[name])
-        states = self._state_slots().items()
+                self.memory.fill(slot, checked_part(self.plan, self.place, name, slot, inputs[name]))
+        states = state_slots(self.plan, self.memory.arrays).items()
         self._initial = {name: [part.copy() for part in self.memory.parts(slot)] for name, slot in states}
         self.set_scalars(scalars)
         self._cupy.cuda.runtime.deviceSynchronize()
         self.world.barrier()  # a peer's kernel may read this rank's inputs at once
-
-    def _fill(self, name: str, slot: Slot, given: Given) -> None:
-        ranges = slot.type.ranges(self.place.index, self.place.ranks)
-        value = np.asarray(given(self.place.rank, ranges) if callable(given) else given)
-        shape, dtype = tuple(stop - start for start, stop in ranges), slot.type.dtype.numpy
-        if value.shape != shape or value.dtype != dtype:
-            raise self._error(
-                f"input {name!r} is {value.dtype}{list(value.shape)} on rank {self.place.rank}",
-                f"{dtype}{list(shape)}: this rank's part of {slot.type}",
-            )
-        self.memory.fill(slot, value)
-
-    def _state_slots(self) -> dict[str, Slot]:
-        return {
-            name: slot
-            for name, slot in self.plan.inputs.items()
-            if self.plan.buffers[slot.buffer].role == "state" and slot.buffer in self.memory.arrays
-        }
 
     def set_scalars(self, scalars: Mapping[str, Any]) -> None:
         """New values for scalar inputs; the others keep theirs. Nothing is recompiled or captured again."""
@@ -185,7 +166,7 @@ class CudaEngine:
     def reset_state(self) -> None:
         """Put the updated inputs back to what `load` gave; collective."""
         self.world.barrier()
-        for name, slot in self._state_slots().items():
+        for name, slot in state_slots(self.plan, self.memory.arrays).items():
             for part, initial in zip(self.memory.parts(slot), self._initial[name]):
                 part[...] = initial
         self._cupy.cuda.runtime.deviceSynchronize()
@@ -363,12 +344,7 @@ class CudaEngine:
         )
 
     def _error(self, found: str, hint: str) -> InputError:
-        return InputError(
-            found,
-            rule="each rank gets its part of every tensor input, in the input's dtype",
-            where=f"plan of program {self.plan.name!r}",
-            hint=hint,
-        )
+        return input_error(self.plan, found, hint)
 
 
 def needs_temporaries(entry: AnyEntry) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from coconet_lab.errors import CodegenError, InputError
-from coconet_lab.ir.types import Range
 from coconet_lab.kernels.numba_compile import compile_numba, compile_share
 from coconet_lab.kernels.plan import (
     AnyEntry,
@@ -21,10 +20,10 @@ from coconet_lab.kernels.plan import (
     Launch,
     Library,
     Plan,
-    Slot,
     Transfer,
 )
 from coconet_lab.run.engine_exchange import exchange_step
+from coconet_lab.run.engine_inputs import Given, checked_part, input_error, state_slots
 from coconet_lab.run.engine_library import library_step
 from coconet_lab.run.engine_meet import Meetings
 from coconet_lab.run.engine_memory import Memory, Place
@@ -36,7 +35,6 @@ from coconet_lab.run.world import World
 
 Array = np.ndarray[Any, Any]
 Step = Callable[[], None]
-Given = Array | Callable[[int, tuple[Range, ...]], Array]
 
 
 class Engine:
@@ -175,29 +173,12 @@ class Engine:
             if self.place.holds(self.plan.buffers[slot.buffer].group):
                 if name not in inputs:
                     raise self._error(f"input {name!r} is missing", f"{{{name!r}: …}}")
-                self._fill(name, slot, inputs[name])
-        self._initial = {name: self.memory.take(slot) for name, slot in self._state_slots().items()}
+                self.memory.put(slot, checked_part(self.plan, self.place, name, slot, inputs[name]))
+        self._initial = {
+            name: self.memory.take(slot) for name, slot in state_slots(self.plan, self.memory.arrays).items()
+        }
         self.set_scalars(scalars)
         self.world.barrier()  # a peer's kernel may read this rank's inputs at once
-
-    def _fill(self, name: str, slot: Slot, given: Given) -> None:
-        ranges = self.memory.ranges(slot.type)
-        value = np.asarray(given(self.place.rank, ranges) if callable(given) else given)
-        shape, dtype = tuple(stop - start for start, stop in ranges), slot.type.dtype.numpy
-        if value.shape != shape or value.dtype != dtype:
-            raise self._error(
-                f"input {name!r} is {value.dtype}{list(value.shape)} on rank {self.place.rank}",
-                f"{dtype}{list(shape)}: this rank's part of {slot.type}",
-            )
-        self.memory.put(slot, value)
-
-    def _state_slots(self) -> dict[str, Slot]:
-        """Inputs that runs write into, on this rank."""
-        return {
-            name: slot
-            for name, slot in self.plan.inputs.items()
-            if self.plan.buffers[slot.buffer].role == "state" and slot.buffer in self.memory.arrays
-        }
 
     def set_scalars(self, scalars: Mapping[str, Any]) -> None:
         """New values for scalar inputs; the others keep theirs. Nothing is recompiled."""
@@ -215,7 +196,7 @@ class Engine:
     def reset_state(self) -> None:
         """Put the updated inputs back to what `load` gave; collective."""
         self.world.barrier()
-        for name, slot in self._state_slots().items():
+        for name, slot in state_slots(self.plan, self.memory.arrays).items():
             self.memory.put(slot, self._initial[name])
         self.world.barrier()
 
@@ -284,12 +265,7 @@ class Engine:
         self.memory.free()
 
     def _error(self, found: str, hint: str) -> InputError:
-        return InputError(
-            found,
-            rule="each rank gets its part of every tensor input, in the input's dtype",
-            where=f"plan of program {self.plan.name!r}",
-            hint=hint,
-        )
+        return input_error(self.plan, found, hint)
 
 
 def _check(plan: Plan, world: World, backend: str) -> None:
