@@ -158,6 +158,8 @@ def test_the_history_is_saved_at_each_move_and_gone_on_from(tmp_path):
     again = cl.explore(small_attention(), history=file)
     assert [node.title for node in again.history] == [node.title for node in ex.history] == ["start", "split total"]
     assert again.schedule == ex.schedule
+    for one in (ex, again):  # both prove, and write what they found into the one file
+        assert one.wait(WAIT_S)
     assert ex.save(tmp_path / "other.json").read_text() == file.read_text()
     with pytest.raises(ProgramError, match="no file"):
         cl.explore(small_attention()).save()
