@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -123,11 +124,18 @@ class AsSlice(Transform):
         return None
 
     def _hint(self, program: Program) -> str:
-        for name, op in program.ops.items():
+        """What makes the updates work on whole tensors: the nearest collective above what reads the tensors."""
+        waiting = deque(dict.fromkeys(reader for name in self.names for reader in program.readers[name]))
+        seen = set(waiting)
+        while waiting:
+            op = program.ops[waiting.popleft()]
             if isinstance(op, o.AllGather):
-                return f"reorder({quoted(name)}, past=…) first, so that the updates work on blocks"
+                return f"reorder({quoted(op.name)}, past=…) first, so that the updates work on blocks"
             if isinstance(op, o.AllReduce):
-                return f"{call('split', name)} and reorder first, so that the updates work on blocks"
+                return f"{call('split', op.name)} and reorder first, so that the updates work on blocks"
+            new = [source for source in op.sources if source not in seen]
+            seen.update(new)
+            waiting.extend(new)
         return "leave it Replicated"
 
     def _breaks_group(self, program: Program, changed: dict[str, TensorType]) -> Refusal | None:
