@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,8 +16,16 @@ SETTINGS = (
 )
 
 
+@pytest.fixture(scope="module")
+def started():
+    """Forks of one process that imported what each run imports, and in which no pytest has run."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pytest", "hypothesis", "coconet_lab.doctor"])
+    return context.Process
+
+
 @pytest.fixture
-def suite(tmp_path):
+def suite(tmp_path, started):
     """A small project with this project's conftest; ``suite(files, *arguments)`` runs pytest in it."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "pyproject.toml").write_text(SETTINGS)
@@ -28,14 +36,26 @@ def suite(tmp_path):
             path = tmp_path / "tests" / name
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-        environment = {**os.environ, "CI": "true" if ci else "", "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        return done.returncode, done.stdout + done.stderr
+        process = started(target=run_pytest, args=(tmp_path, arguments, ci))
+        process.start()
+        process.join(timeout=120)
+        process.kill()
+        assert process.exitcode is not None, "the run hangs"
+        return process.exitcode, (tmp_path / "said").read_text()
 
     return run
+
+
+def run_pytest(folder: Path, arguments: tuple[str, ...], ci: bool) -> None:
+    """``python -m pytest`` in a folder, of a process made for it; what it says goes to a file."""
+    os.chdir(folder)
+    said = os.open("said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(said, stream)
+    # This project's plugins have no part in it, and files written twice in a second must not be taken for the old ones.
+    os.environ.update(CI="true" if ci else "", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    sys.dont_write_bytecode = True
+    sys.exit(pytest.main(["-p", "no:cacheprovider", *arguments]))
 
 
 PASSES = "def test_it(): pass\n"
