@@ -35,7 +35,8 @@ def exchange(
     if is_last:
         yield "  if (threadIdx.x == 0) {"
         yield f"    a.team.state->exchanges = exchanges + {number};"
-        yield "    a.team.state->turn = turn + 1;"
+        if kernel.crosses:
+            yield "    a.team.state->turn = turn + 1;"
         yield "  }"
     yield f"  announce_exchange(a.team, exchanges + {number}, {crosses});"
     yield "}"

@@ -323,7 +323,9 @@ class _Printer:
             yield f"const u64 seed{seed} = (u64)*a.s{seed};"
         if self.kernel.accumulators:
             yield "const u32 exchanges = a.team.state->exchanges, turn = a.team.state->turn;"
-            yield "const i64 half = turn & 1 ? a.half : 0;"
+            # A peer may write the next turn's half as soon as this rank has announced its parts: a launch that does
+            # not cross ranks, for which no peer waits, works in the half of the turn before.
+            yield f"const i64 half = turn & 1 ? {'a.half : 0' if self.kernel.crosses else '0 : a.half'};"
             for n in range(len(self.kernel.accumulators)):
                 yield f"const {self.wide(n)}* parts{n} = (const {self.wide(n)}*)(a.exchange[RANK] + half + a.a{n}_at);"
 

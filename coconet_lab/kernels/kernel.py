@@ -313,4 +313,9 @@ class Kernel:
     @property
     def has_peers(self) -> bool:
         """Whether it reads or writes other ranks' memory."""
-        return any(t.peers for t in self.tensors) or any(a.crosses for a in self.accumulators)
+        return any(t.peers for t in self.tensors) or self.crosses
+
+    @property
+    def crosses(self) -> bool:
+        """Whether ranks exchange partial results of its reductions."""
+        return any(a.crosses for a in self.accumulators)

@@ -152,6 +152,30 @@ def test_sums_over_two_different_dims_in_one_phase(folder):
         np.testing.assert_array_equal(b[rank], whole.sum(0, keepdims=True))
 
 
+def test_a_reduction_of_one_rank_stays_out_of_the_half_that_peers_may_write_next(folder):
+    across = Launcher(print_kernel(samples.norms(64)), folder)
+    alone = Launcher(print_kernel(samples.rows((4, 6, 16), 0, (2,))), folder)
+    assert across.kernel.crosses
+    assert not alone.kernel.crosses
+    half = max(across.half, alone.half)
+    shared = [across.memory.take(16 * half) for _ in range(2)]
+    for launcher in (across, alone):
+        launcher.half, launcher.exchange = half, shared
+        launcher.pads, launcher.states = across.pads, across.states
+    large = [taken(across, F32, (64,)), taken(across, F32, (64,)), taken(across, F32, ())]
+    cube = [taken(alone, F32, (2, 6, 16)), taken(alone, F32, (2, 6, 16)), taken(alone, F32, (2, 6, 1))]
+    written = []
+    for launcher, tensors in ((across, large), (alone, cube), (alone, cube), (across, large), (alone, cube)):
+        for memory in shared:
+            memory[:] = 0xAB
+        launcher.launch(tensors)
+        halves = [{n for n in range(2) if (m[8 * half * n :][: 8 * half] != 0xAB).any()} for m in shared]
+        assert halves[0] == halves[1]
+        written.append(halves[0])
+    # A rank that is ahead writes half 1 from the end of the first launch on, whatever runs in between.
+    assert written == [{0}, {0}, {0}, {1}, {1}]
+
+
 def test_each_tensor_of_a_list_has_its_own_norm_also_where_ranks_share_it(folder):
     kernel = samples.list_norms()
     launcher = Launcher(print_kernel(kernel), folder)

@@ -190,7 +190,7 @@ struct State {
   u32 error;       // 0, or which wait gave up: entry of the plan << 8 | rank + 1
   u32 ticket;      // CTAs that have arrived
   u32 exchanges;   // exchanges done
-  u32 turn;        // launches with exchanges done: two halves of the exchange memory take turns
+  u32 turn;        // launches with exchanges among ranks done: two halves of the exchange memory take turns
   u32 epoch[1020]; // meetings done, for each CTA
 };
 

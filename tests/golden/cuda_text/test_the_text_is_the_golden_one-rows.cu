@@ -1,5 +1,5 @@
 // center
-namespace in_k_8f799750afe3 {  // so that the kernels of a Plan make one file
+namespace in_k_b85e96929cec {  // so that the kernels of a Plan make one file
 struct Args {
   const float* t0;
   i64 t0_step[2];
@@ -76,13 +76,13 @@ DEVICE void phase1(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_8f799750afe3(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS) k_b85e96929cec(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce_start(a.team, ++met);
   const i64 thread = (i64)blockIdx.x * THREADS + threadIdx.x, threads = (i64)gridDim.x * THREADS;
   const u32 exchanges = a.team.state->exchanges, turn = a.team.state->turn;
-  const i64 half = turn & 1 ? a.half : 0;
+  const i64 half = turn & 1 ? 0 : a.half;
   const double* parts0 = (const double*)(a.exchange[RANK] + half + a.a0_at);
   if (a.team.meets & 1) await_all(a.team, met);
 
@@ -118,7 +118,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_8f799750afe3(const __gri
   if (arrive(a.team.state)) {
     if (threadIdx.x == 0) {
       a.team.state->exchanges = exchanges + 1;
-      a.team.state->turn = turn + 1;
     }
     announce_exchange(a.team, exchanges + 1, false);
   }
