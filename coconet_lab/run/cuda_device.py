@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,10 +88,25 @@ def import_cupy() -> Any:
 
 
 def _no_gpu(found: str, ranks: int) -> ToolError:
+    # A job's launcher may show each rank one GPU alone: the machine then has more than were counted.
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    note = "" if shown is None else f", CUDA_VISIBLE_DEVICES={shown}"
     return ToolError(
-        found, rule="every rank has a GPU of its own", where=f"{ranks} ranks with backend 'cuda'",
-        hint=f"Cluster(ranks={ranks}, backend='cpu')",
+        found, rule="every rank has a GPU of its own, and sees those of all ranks of its host",
+        where=f"{ranks} ranks with backend 'cuda'{note}", hint=f"Cluster(ranks={ranks}, backend='cpu')",
     )  # fmt: skip
+
+
+def device_malloc(nbytes: int) -> int:
+    """Device memory from the driver: what CuPy's pool only keeps for later is given back where none is left."""
+    cupy = import_cupy()
+    try:
+        return int(cupy.cuda.runtime.malloc(nbytes))
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        if getattr(error, "status", None) != _OUT_OF_MEMORY:
+            raise
+    cupy.get_default_memory_pool().free_all_blocks()
+    return int(cupy.cuda.runtime.malloc(nbytes))
 
 
 def with_deadline(action: Callable[[], T], what: str, gpu: Gpu, seconds: float = SETUP_S) -> T:
@@ -129,13 +145,18 @@ def explained(error: BaseException, what: str, nbytes: int = 0) -> CoconetError:
         return error
     status = getattr(error, "status", None)
     if status == _OUT_OF_MEMORY or type(error).__name__ == "OutOfMemoryError":
-        free, total = import_cupy().cuda.runtime.memGetInfo()
-        return ToolError(
-            f"out of GPU memory: {what} takes {nbytes >> 20} MiB, {free >> 20} of {total >> 20} MiB are free",
-            rule="a Plan's buffers must fit into the GPU's memory",
-            where=what,
-            hint="smaller sizes, more ranks, or close what else runs there (plan.ledger() counts the bytes)",
-        )
+        return out_of_memory(what, nbytes)
     return ClusterError(
         f"{what} failed: {error}", rule="the CUDA driver said no", where=what, hint="coconet-lab doctor"
+    )
+
+
+def out_of_memory(what: str, nbytes: int) -> ToolError:
+    """What did not fit, with the numbers."""
+    free, total = import_cupy().cuda.runtime.memGetInfo()
+    return ToolError(
+        f"out of GPU memory: {what} takes {nbytes >> 20} MiB, {free >> 20} of {total >> 20} MiB are free",
+        rule="a Plan's buffers must fit into the GPU's memory",
+        where=what,
+        hint="smaller sizes, more ranks, or close what else runs there (plan.ledger() counts the bytes)",
     )

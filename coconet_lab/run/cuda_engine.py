@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from coconet_lab.errors import InputError, RankError
+from coconet_lab.errors import CoconetError, InputError, RankError
 from coconet_lab.kernels.cuda_abi import STATE_BYTES
+from coconet_lab.kernels.cuda_meet import FIRST_OF_ALL
 from coconet_lab.kernels.plan import AnyEntry, Collective, HostScalars, Launch, Library, Plan, Slot, Transfer
 from coconet_lab.run.cuda_device import import_cupy, take_gpu
 from coconet_lab.run.cuda_kernels import Kernels
 from coconet_lab.run.cuda_library import library_step, makes_temporaries
-from coconet_lab.run.cuda_memory import DeviceMemory, symmetric_layout
+from coconet_lab.run.cuda_memory import DeviceMemory, Layout, symmetric_layout
 from coconet_lab.run.cuda_nccl import (
     all_to_all_step,
     collective_step,
@@ -25,7 +26,7 @@ from coconet_lab.run.cuda_nccl import (
 )
 from coconet_lab.run.cuda_scalars import DeviceScalars
 from coconet_lab.run.cuda_steps import Part, Step, Steps, check_plan, meeting_parts, stream_count
-from coconet_lab.run.cuda_symmetric import Kind, allocate
+from coconet_lab.run.cuda_symmetric import Arena, Kind, agreed, allocate
 from coconet_lab.run.cuda_tuning import Tuning
 from coconet_lab.run.engine_inputs import Given, checked_part, input_error, state_slots
 from coconet_lab.run.engine_memory import Place
@@ -75,33 +76,45 @@ class CudaEngine:
         self.plan, self.world, self.deadline_s = plan, world, deadline_s
         ranks = plan.group_ranks
         self.place = Place(world.rank, world.rank // ranks, world.rank % ranks, ranks)
-        self.gpu = take_gpu(world.rank, world.size)
+        self.gpu = agreed(world, lambda: take_gpu(world.rank, world.size), "taking its GPU")[world.rank]
         self._cupy = import_cupy()
         self.kernels = Kernels(plan, world, self.place.index, self.gpu, tuning or Tuning())
         self.compile_s = self.kernels.compile_s
         self._communicators = communicators_of(world, self.gpu)
         everybody = tuple(range(world.size))
         window = self._communicators.of(everybody) if symmetric == "nccl" and world.size > 1 else None
-        layout = symmetric_layout(plan, meeting_parts(plan, self.kernels))
-        arena = allocate(symmetric, layout.nbytes, world, self.gpu, window)
-        self.memory = DeviceMemory(plan, self.place, arena, layout)
-        self._scalars = DeviceScalars(plan, self.memory)
-        self._steps = Steps(plan, self.memory, self.kernels, self._scalars.addresses, deadline_s)
-        self._streams = [self._cupy.cuda.Stream(non_blocking=True) for _ in range(stream_count(plan))]
-        self._parts = self._make_parts()
-        self._uses_graph = graph and not any(needs_temporaries(e) for e in plan.entries)
-        self._graph: Any = None
-        self._has_run = all(isinstance(e, Launch | HostScalars) for e in plan.entries)
+        in_group = needs_group(plan) and ranks > 1
+        self._group = self._communicators.of(tuple(self.place.members(-1))) if in_group else None
+        self._world = self._communicators.of(everybody) if needs_world(plan) else None
         self._initial: dict[str, list[Any]] = {}
         self._spans: list[Span] = []
+        self._graph: Any = None
+        self._uses_graph = graph and not any(needs_temporaries(e) for e in plan.entries)
+        self._has_run = all(isinstance(e, Launch | HostScalars) for e in plan.entries)
+        layout = symmetric_layout(plan, meeting_parts(plan, self.kernels))
+        arena = allocate(symmetric, layout.nbytes, world, self.gpu, window)
+        self._give_back = arena.free
+        try:
+            agreed(world, lambda: self._set_up(arena, layout), f"setting up the plan of program {plan.name!r}")
+        except CoconetError:
+            self._give_back()  # on all ranks
+            raise
+        self._cupy.cuda.runtime.deviceSynchronize()
         world.barrier()
 
     # -- making ------------------------------------------------------------------------------------------------------
 
+    def _set_up(self, arena: Arena, layout: Layout) -> None:
+        """What a rank does alone, and may fail at alone: its own memory, streams, and steps."""
+        self.memory = DeviceMemory(self.plan, self.place, arena, layout)
+        self._give_back = self.memory.free
+        self._scalars = DeviceScalars(self.plan, self.memory)
+        self._steps = Steps(self.plan, self.memory, self.kernels, self._scalars.addresses, self.deadline_s)
+        self._streams = [self._cupy.cuda.Stream(non_blocking=True) for _ in range(stream_count(self.plan))]
+        self._calls: dict[int, list[Step]] = {}
+        self._parts = self._make_parts()
+
     def _make_parts(self) -> list[Part]:
-        members = tuple(self.place.members(-1))
-        group = self._communicators.of(members) if needs_group(self.plan) and self.place.ranks > 1 else None
-        world = self._communicators.of(tuple(range(self.plan.ranks))) if needs_world(self.plan) else None
         mine = [
             (i, e)
             for i, e in enumerate(self.plan.entries)
@@ -112,23 +125,28 @@ class CudaEngine:
         for index, entry in mine:
             steps = [
                 *self._steps.meetings(index, entry.stream, entry.opens, inside=isinstance(entry, Launch)),
-                *self._work(index, entry, group, world),
+                *self._work(index, entry),
                 *self._steps.meetings(index, entry.stream, entry.closes, inside=isinstance(entry, Launch)),
             ]
             after = tuple(a for a in entry.after if streams.get(a, entry.stream) != entry.stream)
             parts.append(Part(index, entry.stream, tuple(steps), after))
         return parts
 
-    def _work(self, index: int, entry: AnyEntry, group: Any, world: Any) -> list[Step]:
+    def _work(self, index: int, entry: AnyEntry) -> list[Step]:
+        if isinstance(entry, Launch):
+            return [self._steps.launch(index, entry)]
+        if index not in self._calls:  # made once: some take memory, and tuning changes none of them
+            self._calls[index] = self._call(entry)
+        return self._calls[index]
+
+    def _call(self, entry: AnyEntry) -> list[Step]:
         match entry:
-            case Launch():
-                return [self._steps.launch(index, entry)]
             case Collective():
-                return [collective_step(entry, self.memory, group)]
+                return [collective_step(entry, self.memory, self._group)]
             case Transfer():
-                return [transfer_step(entry, self.memory, world)]
+                return [transfer_step(entry, self.memory, self._world)]
             case Library() if entry.op.kind == "AllToAll":
-                return [all_to_all_step(entry, self.memory, group)]
+                return [all_to_all_step(entry, self.memory, self._group)]
             case Library():
                 return [library_step(self.plan, entry, self.memory)]
             case _:
@@ -192,6 +210,7 @@ class CudaEngine:
         self.kernels = Kernels(self.plan, self.world, self.place.index, self.gpu, tuning)
         self._steps.kernels = self.kernels
         self._parts, self._graph = self._make_parts(), None
+        self._cupy.cuda.runtime.deviceSynchronize()
         self.world.barrier()
 
     def holds(self, name: str) -> bool:
@@ -326,7 +345,7 @@ class CudaEngine:
 
     def close(self) -> None:
         """Give the memory back; collective."""
-        self._parts, self._graph = [], None
+        self._parts, self._calls, self._initial, self._graph = [], {}, {}, None
         self.memory.free()
 
     # -- errors ------------------------------------------------------------------------------------------------------
@@ -334,8 +353,10 @@ class CudaEngine:
     def _lost(self, word: int) -> RankError:
         index, peer = word >> 8, (word & 255) - 1
         entry = self.plan.entries[min(index, len(self.plan.entries) - 1)]
-        members = self.place.members(-1)
-        who = f"rank {members[peer]}" if isinstance(entry, Launch) and peer < len(members) else "a peer"
+        # Inside a launch ranks are counted in their group, in a meeting between entries among all.
+        members = self.place.members(-1) if peer < FIRST_OF_ALL else range(self.plan.ranks)
+        number = peer if peer < FIRST_OF_ALL else peer - FIRST_OF_ALL
+        who = f"rank {members[number]}" if number < len(members) else "a peer"
         return RankError(
             f"rank {self.place.rank} waited {self.deadline_s:g} s for {who} in {entry.name!r}, step {index}",
             rule="every rank enters the same collectives in the same order",

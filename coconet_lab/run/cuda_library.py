@@ -18,6 +18,7 @@ from coconet_lab.run.cuda_device import import_cupy
 from coconet_lab.run.cuda_memory import DeviceMemory
 
 Step = Callable[[Any], None]
+_LARGEST_INT = 2**31 - 1
 
 
 def library_step(plan: Plan, entry: Library, memory: DeviceMemory) -> Step:
@@ -62,7 +63,7 @@ def _matmul_step(entry: Library, memory: DeviceMemory) -> Step:
     rows_a, rows_c = _rows(a, entry.name), _rows(c, entry.name)
     if b.strides[-1] != b.itemsize or rows_a[0] != rows_c[0]:
         raise _no_product(entry.name)
-    return _gemm(rows_a, rows_c, a, b, c, dtype, memory)
+    return _gemm(entry, (rows_a, rows_c), (a, b, c), dtype, memory)
 
 
 Rows = tuple[int, int, int, int]
@@ -97,13 +98,21 @@ def _no_product(name: str) -> CodegenError:
     )
 
 
-def _gemm(rows_a: Rows, rows_c: Rows, a: Any, b: Any, c: Any, dtype: DType, memory: DeviceMemory) -> Step:
-    batches, rows, step_c, batch_c = rows_c
-    _, _, step_a, batch_a = rows_a
+def _gemm(entry: Library, of: tuple[Rows, Rows], abc: tuple[Any, Any, Any], dtype: DType, memory: DeviceMemory) -> Step:
+    (_, _, step_a, batch_a), (batches, rows, step_c, batch_c) = of
+    a, b, c = abc
     inner, columns = b.shape
     step_b = max(b.strides[0] // b.itemsize, 1)
     product = Product(batches, rows, columns, inner, step_a, step_b, step_c, batch_a, batch_c, dtype)
-    cublas = memory.cublas()
+    # ctypes would cut a larger number to what is left of it in 32 bits, without a word.
+    if max(batches, rows, columns, inner, step_a, step_b, step_c) > _LARGEST_INT:
+        raise CodegenError(
+            f"matmul {entry.name!r} has {rows} rows of {inner} elements, and {columns} columns",
+            rule=f"extents and steps of a product are at most {_LARGEST_INT}: cuBLAS takes them as 32-bit numbers",
+            where="the CUDA engine",
+            hint="more ranks, or a product for each part of the rows",
+        )
+    cublas = memory.cublas(entry.stream)
     left, right, target = a.data.ptr, b.data.ptr, c.data.ptr
     return lambda stream: cublas.multiply(product, left, right, target, stream)
 

@@ -14,7 +14,7 @@ from coconet_lab.ir.types import block_extent
 from coconet_lab.kernels.plan import Buffer, Plan, Slot
 from coconet_lab.kernels.scatter import shifts, spans
 from coconet_lab.run.cublas import WORKSPACE_BYTES, Cublas
-from coconet_lab.run.cuda_device import explained, import_cupy
+from coconet_lab.run.cuda_device import device_malloc, explained, import_cupy
 from coconet_lab.run.cuda_symmetric import Arena
 from coconet_lab.run.engine_memory import Place, stored_shape
 
@@ -92,14 +92,14 @@ class DeviceMemory:
                 self._local.add(buffer.name, reserved_bytes(buffer, place.ranks))
         self._address = self.reserve(self._local.nbytes)
         self._extra: list[int] = []
-        self._cublas: Cublas | None = None
+        self._cublas: dict[int, Cublas] = {}
         self.arrays = {n: self._array(b) for n, b in plan.buffers.items() if place.holds(b.group)}
 
     def reserve(self, nbytes: int) -> int:
         """Zeroed device memory of this rank alone."""
         runtime = self._cupy.cuda.runtime
         try:
-            address = int(runtime.malloc(max(nbytes, 1)))
+            address = device_malloc(max(nbytes, 1))
         except runtime.CUDARuntimeError as error:
             raise explained(error, f"plan of program {self.plan.name!r}", nbytes) from None
         runtime.memset(address, 0, max(nbytes, 1))
@@ -111,19 +111,19 @@ class DeviceMemory:
         self._extra.append(address)
         return address
 
-    def cublas(self) -> Cublas:
-        """One cuBLAS handle for all products on this memory, with a workspace of its own."""
-        if self._cublas is None:
-            self._cublas = Cublas(self.scratch(WORKSPACE_BYTES))
-        return self._cublas
+    def cublas(self, stream: int) -> Cublas:
+        """A cuBLAS handle for the products of one stream: those of two run at once, in workspaces of their own."""
+        if stream not in self._cublas:
+            self._cublas[stream] = Cublas(self.scratch(WORKSPACE_BYTES))
+        return self._cublas[stream]
 
     def free(self) -> None:
         """Give all of it back; collective, as peers may still be reading."""
         self.arrays = {}
         self._cupy.cuda.runtime.deviceSynchronize()
-        if self._cublas is not None:
-            self._cublas.close()
-            self._cublas = None
+        for handle in self._cublas.values():
+            handle.close()
+        self._cublas = {}
         for address in (*self._extra, *([self._address] if self._address else [])):
             self._cupy.cuda.runtime.free(address)
         self._extra, self._address = [], 0

@@ -29,6 +29,7 @@ class DeviceScalars:
         self.plan = plan
         self.values: dict[str, Array] = {}
         self._given: dict[str, Any] = {}
+        self._held = np.zeros(0, np.uint64)
         self._names = list(plan.scalar_types)
         self._start = memory.scratch(8 * max(1, len(self._names)))
         self.addresses = {name: self._start + 8 * n for n, name in enumerate(self._names)}
@@ -59,4 +60,7 @@ class DeviceScalars:
             held[n] = self.values[name].astype(kind).view(np.uint64)
         runtime = import_cupy().cuda.runtime
         stream.synchronize()
-        runtime.memcpy(self._start, held.ctypes.data, held.nbytes, runtime.memcpyHostToDevice)
+        # In the stream of the launches: a plain copy may return before the GPU has the values, and the streams of a
+        # Plan do not wait for the one it is in.
+        runtime.memcpyAsync(self._start, held.ctypes.data, held.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+        self._held = held

@@ -75,6 +75,7 @@ class Steps:
         self.states = memory.scratch(STATE_BYTES * stream_count(plan))
         self._counters: dict[tuple[str, int], int] = {}
         self._half = half_bytes(plan, kernels) // 8
+        self._scratches: dict[int, Scratch] = {}
 
     def state(self, stream: int) -> int:
         """Address of a stream's counters."""
@@ -115,13 +116,20 @@ class Steps:
         chunk = (entry.chunk.start, entry.chunk.stop) if entry.chunk else None
         return arguments(
             source, place.index, tensors=tensors, scalars=[self.scalars[name] for name in entry.scalars], team=team,
-            scratch=self._scratch(source, entry, chunk), chunk=chunk,
+            scratch=self._scratch(index, source, entry, chunk), chunk=chunk,
         )  # fmt: skip
 
-    def _scratch(self, source: CudaSource, entry: Launch, chunk: Range | None) -> Scratch | None:
+    def _scratch(self, index: int, source: CudaSource, entry: Launch, chunk: Range | None) -> Scratch | None:
+        """Made once for each entry: other CTAs and unrolling change none of it."""
         kernel = source.kernel
         if not kernel.accumulators and not has_buckets(kernel):
             return None
+        if index not in self._scratches:
+            self._scratches[index] = self._made_scratch(source, entry, chunk)
+        return self._scratches[index]
+
+    def _made_scratch(self, source: CudaSource, entry: Launch, chunk: Range | None) -> Scratch:
+        kernel = source.kernel
         shifts = {t: self.memory.shifts(entry.tensors[t].buffer) for t in scattered_tensors(kernel)}
         tables = bucket_tables(kernel, self.place.index, chunk, shifts) if has_buckets(kernel) else {}
         return Scratch(
@@ -163,7 +171,7 @@ class Steps:
         packed = meet_arguments(
             self._counter(part + sync.kind, counter),
             posts if sync.kind != "wait" else [], waits if sync.kind != "signal" else [],
-            self.state(stream), self.limit_ns, index,
+            self.state(stream), self.limit_ns, index, scope,
         )  # fmt: skip
         function = self.kernels.meet
 

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from coconet_lab.errors import ClusterError, ToolError
-from coconet_lab.run.cuda_device import Gpu, explained, import_cupy, with_deadline
+from coconet_lab.errors import ClusterError, CoconetError, ToolError
+from coconet_lab.run.cuda_device import Gpu, device_malloc, explained, import_cupy, out_of_memory, with_deadline
 
 Kind = Literal["ipc", "nccl"]
 WINDOWS_SINCE = 22800
-_COLLECTIVE_SYMMETRIC = 1
+COLLECTIVE_SYMMETRIC = 1
+"""NCCL_WIN_COLL_SYMMETRIC of nccl.h."""
+
+NCCL_CALLS = (
+    "ncclMemAlloc", "ncclMemFree", "ncclCommWindowRegister", "ncclCommWindowDeregister", "ncclGetErrorString"
+)  # fmt: skip
+"""What is called past CuPy, which has no windows."""
+
+DESCRIPTOR = {"winHost": "Q", "lsaFlatBase": "Q", "lsaRank": "i", "worldRank": "i", "stride4G": "I"}
+"""How ncclWindow_vidmem begins, in NCCL 2.28.9 to 2.32.3 alike: names and `struct` codes of its first members."""
 
 
 @dataclass(slots=True)
@@ -69,7 +78,7 @@ def allocate(kind: Kind, nbytes: int, world: Any, gpu: Gpu, communicator: Any = 
     # Whole 2 MiB pages: the driver may put smaller allocations together, and peers would then map the wrong start.
     nbytes = -(-max(nbytes, 1) // (2 << 20)) * (2 << 20)
     if world.size == 1:
-        (address,) = agreed(world, lambda: runtime.malloc(nbytes), f"{nbytes >> 20} MiB on the GPU", nbytes)
+        (address,) = agreed(world, lambda: device_malloc(nbytes), f"{nbytes >> 20} MiB on the GPU", nbytes)
         runtime.memset(address, 0, nbytes)
         return Arena((address,), address, nbytes, lambda: runtime.free(address))
     found = _by_ipc(nbytes, world, gpu) if kind == "ipc" else _by_window(nbytes, world, gpu, communicator)
@@ -115,28 +124,34 @@ def _by_ipc(nbytes: int, world: Any, gpu: Gpu) -> Arena:
     runtime = import_cupy().cuda.runtime
     local: list[int] = []
 
+    opened: dict[int, int] = {}
+
     def make() -> bytes:
-        local.append(runtime.malloc(nbytes))
+        local.append(device_malloc(nbytes))
         return bytes(runtime.ipcGetMemHandle(local[0]))
-
-    handles = agreed(world, make, "symmetric memory by CUDA IPC", nbytes)
-
-    def open_all() -> list[int]:
-        return [local[0] if r == world.rank else runtime.ipcOpenMemHandle(h) for r, h in enumerate(handles)]
-
-    opened: list[int] = []
-    agreed(world, lambda: opened.extend(open_all()), "opening the peers' memory by CUDA IPC")
 
     def release() -> None:
         runtime.deviceSynchronize()
         world.barrier()
-        for rank, address in enumerate(opened):
+        for rank, address in opened.items():
             if rank != world.rank:
                 runtime.ipcCloseMemHandle(address)
         world.barrier()
-        runtime.free(local[0])
+        for address in local:
+            runtime.free(address)
 
-    return Arena(tuple(opened), local[0], nbytes, release)
+    try:
+        handles = agreed(world, make, "symmetric memory by CUDA IPC", nbytes)
+
+        def open_all() -> None:
+            for rank, handle in enumerate(handles):
+                opened[rank] = local[0] if rank == world.rank else runtime.ipcOpenMemHandle(handle)
+
+        agreed(world, open_all, "opening the peers' memory by CUDA IPC")
+    except CoconetError:
+        release()  # on all ranks: what some have got must not stay taken until they end
+        raise
+    return Arena(tuple(opened.values()), local[0], nbytes, release)
 
 
 # -- NCCL windows ----------------------------------------------------------------------------------------------------
@@ -148,13 +163,26 @@ def _by_window(nbytes: int, world: Any, gpu: Gpu, communicator: Any) -> Arena:
     memory, window = ctypes.c_void_p(), ctypes.c_void_p()
 
     def allocate_here() -> None:
-        _check(library, library.ncclMemAlloc(ctypes.byref(memory), ctypes.c_size_t(nbytes)), "ncclMemAlloc")
+        cupy = import_cupy()
+        status = library.ncclMemAlloc(ctypes.byref(memory), ctypes.c_size_t(nbytes))
+        if status:
+            cupy.get_default_memory_pool().free_all_blocks()
+            status = library.ncclMemAlloc(ctypes.byref(memory), ctypes.c_size_t(nbytes))
+        # NCCL calls it a "CUDA error"; the free memory tells which.
+        if status and cupy.cuda.runtime.memGetInfo()[0] < nbytes:
+            raise out_of_memory("symmetric memory by ncclMemAlloc", nbytes)
+        _check(library, status, "ncclMemAlloc")
 
-    agreed(world, allocate_here, "symmetric memory by ncclMemAlloc", nbytes)
+    try:
+        agreed(world, allocate_here, "symmetric memory by ncclMemAlloc", nbytes)
+    except CoconetError:
+        if memory.value:
+            library.ncclMemFree(memory)
+        raise
 
     def register() -> None:
         status = library.ncclCommWindowRegister(
-            comm, memory, ctypes.c_size_t(nbytes), ctypes.byref(window), ctypes.c_int(_COLLECTIVE_SYMMETRIC)
+            comm, memory, ctypes.c_size_t(nbytes), ctypes.byref(window), ctypes.c_int(COLLECTIVE_SYMMETRIC)
         )
         _check(library, status, "ncclCommWindowRegister")
         if not window.value:
@@ -181,9 +209,10 @@ def _by_window(nbytes: int, world: Any, gpu: Gpu, communicator: Any) -> Arena:
 def _peers(window: int, world: Any, gpu: Gpu) -> list[int]:
     """Addresses of the ranks' memory: base + rank · stride, as the window's descriptor on the device says."""
     runtime = import_cupy().cuda.runtime
-    raw = ctypes.create_string_buffer(32)
-    runtime.memcpy(ctypes.addressof(raw), window, 32, runtime.memcpyDeviceToHost)
-    _, base, rank_here, rank_of_all, stride_4g = struct.unpack("<QQiiI", raw.raw[:28])
+    members = struct.Struct(f"<{''.join(DESCRIPTOR.values())}")
+    raw = ctypes.create_string_buffer(members.size)
+    runtime.memcpy(ctypes.addressof(raw), window, members.size, runtime.memcpyDeviceToHost)
+    _, base, rank_here, rank_of_all, stride_4g = members.unpack(raw.raw)
     if rank_of_all != world.rank or rank_here != world.rank or not base or not stride_4g:
         raise ToolError(
             "the NCCL window does not join all ranks of this host",
@@ -202,19 +231,41 @@ def nccl_library() -> Any:
     ToolError
         None, or one without windows.
     """
-    from cupy.cuda import nccl
+    try:
+        from cupy.cuda import nccl
 
-    version = int(nccl.get_version())
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    paths = [line.split()[-1] for line in maps if "libnccl.so" in line]
-    if not paths or version < WINDOWS_SINCE:
-        raise ToolError(
-            f"NCCL {version} has no symmetric windows" if paths else "no NCCL library is loaded",
-            rule="symmetric windows came with NCCL 2.28",
-            where=paths[0] if paths else "this process",
-            hint="symmetric='ipc', or pip install 'nvidia-nccl-cu13>=2.28.9'",
-        )
-    return ctypes.CDLL(paths[0])
+        version = int(nccl.get_version())
+    except (ImportError, AttributeError) as error:
+        raise _no_windows(f"NCCL cannot be loaded: {error}") from None
+    if version < WINDOWS_SINCE:
+        raise _no_windows(f"NCCL {version_text(version)} has no symmetric windows")
+    # Found through CuPy's own module: a process with torch in it may hold two copies, and calls of one with the
+    # communicators of the other end it.
+    library = ctypes.CDLL(str(sys.modules[nccl.NcclCommunicator.__module__].__file__))
+    missing = [name for name in NCCL_CALLS if not hasattr(library, name)]
+    if missing:
+        raise _no_windows(f"NCCL {version_text(version)} has no {', '.join(missing)}")
+    return library
+
+
+def version_text(version: int) -> str:
+    """NCCL's version number as it is written: 22809 is 2.28.9.
+
+    Examples
+    --------
+    >>> version_text(22809)
+    '2.28.9'
+    """
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+
+
+def _no_windows(found: str) -> ToolError:
+    return ToolError(
+        found,
+        rule="symmetric windows came with NCCL 2.28",
+        where="the NCCL that CuPy uses",
+        hint="symmetric='ipc', or pip install 'nvidia-nccl-cu13>=2.28.9'",
+    )
 
 
 def _check(library: Any, status: int, what: str) -> None:

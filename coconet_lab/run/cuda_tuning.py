@@ -63,7 +63,7 @@ def wanted_ctas(source: CudaSource, tuning: Tuning, unroll: int, processors: int
     if tuning.ctas and reaches_peers:
         return min(tuning.ctas, MAX_CTAS)
     passes = -(-_vectors(source) // (chosen_threads(source, tuning, processors) * unroll))
-    return max(1, min(passes, processors * (2 if reaches_peers else 16)))
+    return max(1, min(passes, *((processors * 2, MAX_CTAS) if reaches_peers else (processors * 16,))))
 
 
 def _vectors(source: CudaSource) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import sys
 import threading
 import types
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from cuda_on_host import THREADS, OnHost, address
 
+from coconet_lab.run import cublas, cuda_kernels
 from coconet_lab.run.world import ThreadWorld
 
 _HERE = threading.local()
@@ -78,6 +80,9 @@ class Runtime:
     def memcpy(self, to, source, nbytes, kind):
         ctypes.memmove(to, source, nbytes)
 
+    def memcpyAsync(self, to, source, nbytes, kind, stream):
+        ctypes.memmove(to, source, nbytes)
+
     def ipcGetMemHandle(self, place):
         return place.to_bytes(64, "little")
 
@@ -94,8 +99,10 @@ class Runtime:
 class Stream:
     """Runs at once what it is given; while it captures, keeps it."""
 
+    _numbers = itertools.count(1)
+
     def __init__(self, non_blocking=False):
-        self.ptr, self.captured = 0, None
+        self.ptr, self.captured = next(self._numbers), None
 
     def __enter__(self):
         _HERE.stream = self
@@ -304,6 +311,9 @@ def make(gpus: int) -> types.ModuleType:
     module.matmul, module.int64, module.split, module.float32 = np.matmul, np.int64, np.split, np.float32
     module.maximum, module.minimum, module.uint32 = np.maximum, np.minimum, np.uint32
     module.random = types.SimpleNamespace(default_rng=np.random.default_rng)
+    module.pool = types.SimpleNamespace(given_back=0)
+    module.pool.free_all_blocks = lambda: setattr(module.pool, "given_back", module.pool.given_back + 1)
+    module.get_default_memory_pool = lambda: module.pool
     return module
 
 
@@ -317,3 +327,16 @@ def compiler(folder: Path):
         return OnHost(types.SimpleNamespace(name=name, text=text), 0, folder, ctas=1, unroll=1, threads=32)
 
     return kernel, text
+
+
+def installed(monkeypatch, pytestconfig, gpus: int = 4) -> types.ModuleType:
+    """`make(gpus)` in CuPy's place, and kernels that run here, on two CTAs."""
+    module = make(gpus)
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", module.cuda)
+    kernel, text = compiler(pytestconfig.cache.mkdir("cuda_on_host"))
+    monkeypatch.setattr(cuda_kernels, "compile_kernel", kernel)
+    monkeypatch.setattr(cuda_kernels, "compile_text", text)
+    monkeypatch.setattr(cublas, "load_library", Cublas)
+    monkeypatch.setattr(cuda_kernels, "wanted_ctas", lambda *facts: 2)
+    return module

@@ -20,7 +20,7 @@ from coconet_lab.ir.types import block_range
 from coconet_lab.ir.updates import updated_inputs
 from coconet_lab.kernels.lower import lower
 from coconet_lab.kernels.plan import HostScalars, Launch
-from coconet_lab.run import cublas, cuda_kernels
+from coconet_lab.run import cuda_kernels
 from coconet_lab.run.cuda_device import Gpu, explained, with_deadline
 from coconet_lab.run.cuda_engine import CudaEngine
 from coconet_lab.run.cuda_tuning import Tuning
@@ -33,15 +33,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++, 
 
 @pytest.fixture(autouse=True)
 def cupy(monkeypatch, pytestconfig):
-    module = cupy_on_host.make(gpus=4)
-    monkeypatch.setitem(sys.modules, "cupy", module)
-    monkeypatch.setitem(sys.modules, "cupy.cuda", module.cuda)
-    kernel, text = cupy_on_host.compiler(pytestconfig.cache.mkdir("cuda_on_host"))
-    monkeypatch.setattr(cuda_kernels, "compile_kernel", kernel)
-    monkeypatch.setattr(cuda_kernels, "compile_text", text)
-    monkeypatch.setattr(cublas, "load_library", cupy_on_host.Cublas)
-    monkeypatch.setattr(cuda_kernels, "wanted_ctas", lambda *facts: 2)
-    return module
+    return cupy_on_host.installed(monkeypatch, pytestconfig)
 
 
 def held(program, name, rank):

@@ -35,13 +35,18 @@ def cupy(monkeypatch):
 class Library:
     """NCCL's window calls: a descriptor that names a base, this rank and a stride of 4 GiB steps."""
 
-    def __init__(self, rank: int, cupy, *, null: bool = False, team_rank: int | None = None, status: int = 0) -> None:
+    def __init__(
+        self, rank: int, cupy, *, null: bool = False, team_rank: int | None = None, status: int = 0, full: int = -1
+    ) -> None:
         named = struct.pack("<QQiiIxxxx", 1, 0x7000_0000_0000, rank if team_rank is None else team_rank, rank, 3)
         self.descriptor = np.frombuffer(named, np.uint8)
         self.cupy, self.null, self.status, self.registered = cupy, null, status, []
+        self.full, self.freed = full == rank, []
         self.ncclGetErrorString = lambda status: b"invalid usage"
 
     def ncclMemAlloc(self, place, nbytes):
+        if self.full:
+            return 1
         place._obj.value = self.cupy.cuda.runtime.malloc(nbytes.value)
         return 0
 
@@ -54,6 +59,7 @@ class Library:
         return 0
 
     def ncclMemFree(self, memory):
+        self.freed.append(memory.value)
         return 0
 
 
@@ -114,9 +120,23 @@ def test_a_window_that_is_none_or_of_other_ranks_is_an_error(how, kind, match, m
     in_turn(monkeypatch, cupy, how, work)
 
 
+def test_a_window_for_which_one_rank_has_no_memory_is_an_error_on_all_and_is_given_back(monkeypatch, cupy):
+    cupy.cuda.runtime.memGetInfo = lambda: (1 << 20, 2 << 30)
+
+    def work(world, library):
+        with pytest.raises((ToolError, ClusterError)) as caught:
+            nccl(world)
+        return caught.value.found, len(library.freed)
+
+    (first, given_back), (second, _) = in_turn(monkeypatch, cupy, {"full": 1}, work)
+    assert "out of GPU memory: symmetric memory by ncclMemAlloc takes 2 MiB, 1 of 2048 MiB are free" in second
+    assert "rank 1 failed at symmetric memory by ncclMemAlloc" in first
+    assert given_back == 1
+
+
 def test_an_nccl_without_windows_is_too_old(cupy):
     cupy.cuda.nccl.get_version = lambda: 22705
-    with pytest.raises(ToolError, match="NCCL"):
+    with pytest.raises(ToolError, match=r"NCCL 2\.27\.5 has no symmetric windows"):
         cuda_symmetric.nccl_library()
 
 
