@@ -9,11 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from coconet_lab.arguments import refusal, shown
+from coconet_lab.arguments import seed as checked_seed
 from coconet_lab.errors import InputError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.rng import flat_indices, random_words
-from coconet_lab.ir.rounding import contiguous, literal, rounded
+from coconet_lab.ir.rounding import contiguous, fits, literal, rounded
 from coconet_lab.ir.types import Range, TensorType
 
 Array = np.ndarray[Any, Any]
@@ -53,8 +55,16 @@ def random_inputs(program: Program | Scheduled, seed: int = 0) -> dict[str, Arra
     >>> random_inputs(program)["g"].shape
     (4, 8)
     """
-    given = program if isinstance(program, Program) else program.program
+    given, seed = program_of(program), checked_seed(seed)
     return {name: _whole(given, name, seed, False) for name in given.inputs}
+
+
+def program_of(item: Program | Scheduled) -> Program:
+    """The program itself, or the rewritten one of anything that has one."""
+    found = item if isinstance(item, Program) else getattr(item, "program", None)
+    if isinstance(found, Program):
+        return found
+    raise refusal("a program", item, "a program or a schedule is asked for", 'cl.program("p", outputs=[out])')
 
 
 def proof_inputs(program: Program, integers: frozenset[str], seed: int = 0) -> dict[str, Array]:
@@ -125,6 +135,9 @@ def check_inputs(program: Program, inputs: Inputs) -> dict[str, Any]:
     InputError
         An unknown or missing name, another shape or dtype, NaN, or a value outside an input's low and high.
     """
+    if not isinstance(inputs, Mapping):
+        found = f"inputs are {shown(inputs)}"
+        raise _wrong(program, found, "inputs are a dict of name to array", "inputs=cl.random_inputs(program)")
     called = {program.resolve(name) if not isinstance(name, str) else name: value for name, value in inputs.items()}
     for name in called:
         if name not in program.inputs:
@@ -150,25 +163,33 @@ def _checked(program: Program, name: str, inputs: Inputs) -> Any:
     if kind.shape == () and isinstance(value, bool | int | float | np.integer | np.floating):
         value = _number(program, op, value)
     shape = (program.group_ranks, *kind.shape) if kind.layout.is_local else kind.shape
-    return _accepted(program, op, np.asarray(value), shape)
+    return _accepted(program, op, _array(program, op, value), shape)
+
+
+def _array(program: Program, op: o.Input, value: Any) -> Array:
+    try:
+        found = np.asarray(value)
+    except Exception as error:  # whatever a stranger's __array__ raises
+        found, why = np.asarray(None), f": {str(error).splitlines()[0]}" if str(error) else ""
+    else:
+        why = ""
+    if found.dtype == object or (found.dtype.kind in "USVMm" and found.dtype != op.type.dtype.numpy):
+        given = f"input {op.name!r} ({op.type}) was given {shown(value)}{why}"
+        raise _wrong(program, given, "an input is an array of numbers", "inputs=cl.random_inputs(program)")
+    return found
 
 
 def _number(program: Program, op: o.Input, value: Any) -> Array:
     """A Python number as the scalar's dtype holds it, where it does."""
     kind = op.type
-    try:
-        found = literal(value, kind.dtype) if kind.dtype.is_float else np.asarray(int(value), kind.dtype.numpy)
-        fits = np.isfinite(found.astype(np.float64)) or not np.isfinite(float(value))
-    except (OverflowError, ValueError):
-        fits = False
-    if not fits or (not kind.dtype.is_float and found != value):
+    if not fits(value, kind.dtype):
         raise _wrong(
             program,
             f"input {op.name!r} ({kind}) was given {value!r}",
             f"a number for it is one that {kind.dtype} holds",
             f"a wider dtype for {op.name!r}, or another number",
         )
-    return found
+    return literal(value, kind.dtype)
 
 
 def input_block(program: Program, inputs: Inputs, name: str, rank: int) -> Array:
@@ -184,7 +205,7 @@ def input_block(program: Program, inputs: Inputs, name: str, rank: int) -> Array
     ranges = op.type.ranges(k, program.group_ranks)
     if callable(value):
         shape = op.type.local_shape(k, program.group_ranks)
-        return _accepted(program, op, np.asarray(value(k, ranges)), shape)
+        return _accepted(program, op, _array(program, op, value(k, ranges)), shape)
     if op.type.layout.is_local:
         return np.asarray(value[k])
     return contiguous(value[tuple(slice(*r) for r in ranges)])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coconet_lab.arguments import whole
+from coconet_lab.errors import LayoutError
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -43,4 +46,4 @@ def Sliced(dim: int) -> Layout:
     >>> Sliced(0)
     Sliced(0)
     """
-    return Layout("Sliced", dim)
+    return Layout("Sliced", whole(dim, "the dim of Sliced", hint="cl.Sliced(0)", error=LayoutError))

@@ -6,14 +6,15 @@ values in float32 and others in their own type; matmul, conv, norms and sums run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from coconet_lab.ir.inputs import check_inputs, input_block, random_inputs
+from coconet_lab.arguments import refusal, whole
+from coconet_lab.ir.inputs import Scheduled, check_inputs, input_block, program_of, random_inputs
 from coconet_lab.ir.ops import Input
 from coconet_lab.ir.oracle_ops import HANDLERS
 from coconet_lab.ir.program import Program
@@ -61,8 +62,9 @@ class OracleRun:
 
     def on_rank(self, rank: int) -> Mapping[str, Array]:
         """What one rank of the program holds of every value its group has."""
-        if not 0 <= rank < self.program.ranks:
-            raise IndexError(f"rank {rank} of {self.program.ranks}")
+        if whole(rank, "a rank", hint="on_rank(0)") >= self.program.ranks:
+            rule = f"program {self.program.name!r} has ranks 0 to {self.program.ranks - 1}"
+            raise refusal("a rank", rank, rule, "on_rank(0)")
         return {name: value for name, ranks in self.values.items() if (value := ranks[rank]) is not None}
 
     def __getitem__(self, name: Any) -> Array:
@@ -72,23 +74,33 @@ class OracleRun:
         return f"{self.program.name} on {self.program.ranks} simulated ranks: {', '.join(self.program.outputs)}"
 
 
-def run(program: Program, inputs: Mapping[str, Any] | None = None) -> OracleRun:
+def run(
+    program: Program | Scheduled,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    before: Callable[[str], None] | None = None,
+) -> OracleRun:
     """Compute every value of `program` on all its ranks.
 
     Parameters
     ----------
-    program : Program
+    program : Program or Schedule
     inputs : mapping or None
         As `check_inputs` takes them; None draws `random_inputs`.
+    before : callable or None
+        Called with each operation's name before it is computed; what it raises ends the run.
 
     Raises
     ------
     InputError
         Inputs that do not fit the program.
     """
+    program = program_of(program)
     given = check_inputs(program, random_inputs(program) if inputs is None else inputs)
     ranks = RankValues(program)
     for name, op in program.ops.items():
+        if before is not None:
+            before(name)
         with np.errstate(all="ignore"):
             if isinstance(op, Input):
                 blocks = dict(_input_blocks(program, given, name))

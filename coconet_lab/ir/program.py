@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from coconet_lab.arguments import shown
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.rules import infer
@@ -176,7 +177,7 @@ class Program:
         if isinstance(found, str):
             return found
         raise ProgramError(
-            f"{item!r} is no value of program {self.name!r}",
+            f"{shown(item)} is no value of program {self.name!r}",
             rule="a value is named by a string or by the Value itself",
             where=f"program {self.name!r}",
             hint=f"one of {', '.join(list(self.ops)[:6])}",
@@ -303,8 +304,7 @@ class Program:
         """
         from coconet_lab.ir.verify import check_ranks, verify
 
-        groups = self.groups if groups is None else groups
-        check_ranks(self.name, ranks, groups)
+        ranks, groups = check_ranks(self.name, ranks, self.groups if groups is None else groups)
         types = retyped(self.ops, {}, set(self.ops), ranks // groups)
         result = replace(self, ranks=ranks, groups=groups, types=types)
         verify(result)

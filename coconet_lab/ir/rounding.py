@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,27 @@ def literal(value: float, dtype: DType) -> Array:
     if not dtype.is_float:
         return np.asarray(int(value)).astype(dtype.numpy)
     return rounded(np.asarray(value, np.float64), dtype)
+
+
+def fits(value: Any, dtype: DType, *, whole: bool = True) -> bool:
+    """Whether `dtype` holds a Python number: rounded where it has fractions, exactly where it has none.
+
+    Parameters
+    ----------
+    value : number
+    dtype : DType
+    whole : bool
+        False lets an integer dtype have a fraction beside it, as a bound is.
+    """
+    if -32768 <= value <= 32767 and (dtype.is_float or not whole or int(value) == value):
+        return True
+    try:
+        if dtype.is_float:
+            return not math.isinf(float(literal(value, dtype))) or math.isinf(value)
+        limits = np.iinfo(dtype.numpy)
+        return int(limits.min) <= int(value) <= int(limits.max) and (not whole or int(value) == value)
+    except (OverflowError, ValueError):
+        return False
 
 
 def mismatch(found: Array, expected: Array, allowed: float = 0.0) -> tuple[int, ...] | None:

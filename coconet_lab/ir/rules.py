@@ -10,6 +10,7 @@ from coconet_lab.ir import ops as o
 from coconet_lab.ir.dtypes import DTYPES, INT32
 from coconet_lab.ir.join import Named, described, join, join_dtypes, quoted
 from coconet_lab.ir.layout import Local, Replicated, Sliced
+from coconet_lab.ir.rounding import fits
 from coconet_lab.ir.rules_collective import COLLECTIVE_RULES
 from coconet_lab.ir.rules_contract import conv, matmul
 from coconet_lab.ir.types import TensorType
@@ -81,6 +82,9 @@ def _pointwise(op: o.Op, items: Sequence[Named], ranks: int | None) -> TensorTyp
         )
     chosen = items[1:] if op.fn == "Where" else items
     condition = items[0][1] if op.fn == "Where" else None
+    if op.fn == "Where" and not isinstance(op.operands[0], str):
+        rule = "a condition is a Value, INT32 0 or 1"
+        raise LayoutError("cannot choose by a Python number", rule=rule, hint="where(cl.equal(x, 0), a, b)")
     if op.fn == "Where" and condition is not None and condition.dtype != INT32:
         raise LayoutError(
             f"cannot choose by {described(items[0])}", rule="a condition is INT32, 0 or 1", hint="where(x > 0, a, b)"
@@ -101,11 +105,19 @@ def _pointwise(op: o.Op, items: Sequence[Named], ranks: int | None) -> TensorTyp
 
 def _check_literals(op: o.Op, is_float: bool, items: Sequence[Named]) -> None:
     for operand in op.operands:
-        if isinstance(operand, str) or is_float:
+        if isinstance(operand, str):
             continue
         value = operand.resolve(1)
+        if not fits(value, items[-1][1].dtype, whole=False):
+            raise LayoutError(
+                f"cannot {op.kind.lower()} {described(items[-1])} and {value!r}",
+                rule=f"a Python number takes the dtype of the other operand, and {items[-1][1].dtype} does not hold it",
+                hint=f"cast({items[-1][0] or 'x'}, …) to a wider type, or another number",
+            )
+        if is_float:
+            continue
         shrinks = isinstance(operand, o.GroupSize) and operand.power != 1
-        if shrinks or not float(value).is_integer():
+        if shrinks or int(value) != value:
             raise LayoutError(
                 f"cannot {op.kind.lower()} {described(items[0])} and {operand if shrinks else value!r}",
                 rule="a Python number takes the dtype of the other operand, and this one is no integer",
@@ -193,6 +205,9 @@ def _update(op: o.Op, items: Sequence[Named], ranks: int | None) -> TensorType:
 
 def _custom(op: o.Op, items: Sequence[Named], ranks: int | None) -> TensorType:
     assert isinstance(op, o.Custom)
+    if not items:
+        rule = "an operator reads one value or more"
+        raise LayoutError(f"{op.operator.name} reads no value", rule=rule, hint=f"{op.operator.name}(x)")
     return op.operator.infer(*(kind for _, kind in items), ranks=ranks)
 
 

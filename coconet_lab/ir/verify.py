@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coconet_lab.arguments import whole
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.group_rules import check_fusions
@@ -19,15 +20,19 @@ def verify(program: Program) -> None:
     check_fusions(program)
 
 
-def check_ranks(name: str, ranks: int, groups: int) -> None:
-    """R ranks make Q groups of R/Q."""
-    if ranks < 1 or groups < 1 or ranks % groups:
+def check_ranks(name: str, ranks: int, groups: int) -> tuple[int, int]:
+    """R ranks make Q groups of R/Q; both as ints."""
+    where = f"program {name!r}"
+    ranks = whole(ranks, "the number of ranks", least=1, hint="ranks=4", where=where)
+    groups = whole(groups, "the number of groups", least=1, hint="groups=1", where=where)
+    if ranks % groups:
         raise ProgramError(
             f"program {name!r} asks for {ranks} ranks in {groups} groups",
             rule="a group has the same whole number of ranks, 1 or more",
-            where=f"program {name!r}",
-            hint=f"ranks={max(1, groups) * max(1, ranks // max(1, groups))}",
+            where=where,
+            hint=f"ranks={groups * max(1, ranks // groups)}",
         )
+    return ranks, groups
 
 
 def _check_names(program: Program) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coconet_lab.arguments import whole
 from coconet_lab.errors import ProgramError
 
 
@@ -35,7 +36,8 @@ class Hosts:
     count: int
 
     def __post_init__(self) -> None:
-        if self.count < 1 or self.ranks % self.count:
+        whole(self.count, "the number of hosts", least=1, hint="hosts=2")
+        if self.ranks % self.count:
             raise self._error(f"{self.ranks} ranks do not spread evenly over {self.count} hosts", "ranks", self.count)
         if self.group_ranks % self.per_host and self.per_host % self.group_ranks:
             found = f"groups of {self.group_ranks} ranks do not fit hosts of {self.per_host}"

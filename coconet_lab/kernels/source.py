@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from coconet_lab.arguments import shown
 from coconet_lab.errors import CodegenError
 from coconet_lab.kernels.cuda_printer import prelude, print_kernel
 from coconet_lab.kernels.kernel import Kernel
@@ -67,9 +68,9 @@ def _title(kernel: Kernel) -> str:
 
 
 def _target(target: str) -> str:
-    if target not in ("cpu", "cuda"):
+    if not isinstance(target, str) or target not in ("cpu", "cuda"):
         raise CodegenError(
-            f"no code for target {target!r}",
+            f"no code for target {shown(target)}",
             rule="kernels are printed as Python for Numba and as CUDA C++",
             where="code",
             hint='code("cpu"), code("cuda")',

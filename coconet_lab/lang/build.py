@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
+from coconet_lab.arguments import is_whole, refusal, shown
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.dtypes import INT64, DType
@@ -16,6 +17,7 @@ from coconet_lab.ir.layout import Layout, Replicated
 from coconet_lab.ir.program import Program, retyped
 from coconet_lab.ir.types import TensorType
 from coconet_lab.ir.verify import check_ranks, verify
+from coconet_lab.lang.checks import check_bounds, check_dtype, check_layout, several
 from coconet_lab.lang.compute import scalar, tensor
 from coconet_lab.lang.value import Value
 from coconet_lab.site import caller_site
@@ -69,24 +71,36 @@ def program(
       total = AllReduce(g)  FP32[8] Replicated
       outputs total
     """
-    if callable(name):
+    if callable(name) and hasattr(name, "__name__"):
         return _from_function(name, ranks, groups, {})
-    if outputs is None:
-        return lambda function: _from_function(function, ranks, groups, {}, name)
-    if not isinstance(name, str) or not name:
-        raise ProgramError(f"{name!r} is no name", rule="a program has a name", hint='cl.program("adam", …)')
-    wanted = [outputs] if isinstance(outputs, Value) else list(outputs)
-    return _build(name, wanted, None if inputs is None else list(inputs), ranks, groups, names or {})
+    called = name if isinstance(name, str) else None
+    if outputs is None and name is called:
+        return lambda function: _from_function(function, ranks, groups, {}, called)
+    if not called:
+        rule = "a program has a name, a non-empty string"
+        raise ProgramError(
+            f"{shown(name)} is no name", rule=rule, where=str(caller_site() or ""), hint='cl.program("adam", …)'
+        )
+    wanted = [outputs] if isinstance(outputs, Value) else _values("outputs", outputs)
+    listed = None if inputs is None else _values("inputs", inputs)
+    if names is not None and not isinstance(names, Mapping):
+        raise refusal("names", names, "names are a mapping of variables to values", "names=locals()")
+    return _build(called, wanted, listed, ranks, groups, names or {})
+
+
+def _values(what: str, given: Any) -> list[Value]:
+    """Inputs or outputs as a list of Values."""
+    found = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes | Value) else [given]
+    wrong = [item for item in found if not isinstance(item, Value)]
+    if wrong or (what == "outputs" and not found):
+        raise refusal(what, wrong[0] if wrong else found, f"{what} are Values", f"{what}=[x, y]")
+    return found
 
 
 def _build(
     name: str, outputs: list[Value], inputs: list[Value] | None, ranks: int, groups: int, names: Mapping[str, Any]
 ) -> Program:
-    check_ranks(name, ranks, groups)
-    if not outputs or not all(isinstance(v, Value) for v in outputs):
-        raise ProgramError(
-            f"program {name!r} has outputs {outputs!r}", rule="outputs are one or more Values", hint="outputs=[out]"
-        )
+    ranks, groups = check_ranks(name, ranks, groups)
     order = list(_dependency_order(outputs))
     leaves = [v for v in order if isinstance(v.op, o.Input)]
     listed = leaves if inputs is None else inputs
@@ -186,6 +200,7 @@ def _ops(
         raise ProgramError(
             f"input {SEED!r} is not the dropout seed",
             rule=f"the name {SEED!r} means the INT64 scalar dropout draws from",
+            where=str(ops[SEED].site or ""),
             hint="another name, or cl.scalar('seed', cl.INT64)",
         )
     for value in order:
@@ -193,7 +208,10 @@ def _ops(
         if name in ops:
             if name == SEED and needs_seed and not isinstance(value.op, o.Input):
                 raise ProgramError(
-                    f"a value is called {SEED!r}", rule="that name is the dropout seed's", hint="another name"
+                    f"a value is called {SEED!r}",
+                    rule="that name is the dropout seed's",
+                    where=str(value.op.site or ""),
+                    hint=f'name="{SEED}_2"',
                 )
             continue
         operands = tuple(called[v] if isinstance(v, Value) else v for v in value.operands)
@@ -228,7 +246,15 @@ def spec(
     default: float | int | None = None,
 ) -> Spec:
     """Annotate a parameter of a ``@cl.program`` function: ``x: cl.spec(cl.FP16, ("B", 1024), cl.Local)``."""
-    return Spec(dtype, tuple(shape), layout, (low, high, default))
+    check_dtype(dtype)
+    check_layout(layout)
+    dims = tuple(several(shape))
+    if not all(isinstance(n, str) or (is_whole(n) and n >= 0) for n in dims):
+        raise refusal(
+            "a spec's shape", shape, "it is whole numbers, or names of sizes", 'cl.spec(cl.FP16, ("B", 1024))'
+        )
+    check_bounds("of this spec", dtype, low, high, default)
+    return Spec(dtype, dims, layout, (low, high, default))
 
 
 def _from_function(
@@ -241,13 +267,14 @@ def _from_function(
         raise ProgramError(
             f"{function.__name__!r} has no size {min(unknown)!r}",
             rule="sizes are its keyword-only arguments",
-            hint=", ".join(f"{k}={v}" for k, v in known.items()),
+            where=str(caller_site() or ""),
+            hint=", ".join(f"{k}={v}" for k, v in known.items()) or f"{function.__name__}()",
         )
     inputs = [
         _parameter(function.__name__, p, known) for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY
     ]
     result, local = _call_keeping_locals(function, inputs, known)
-    outputs = list(result) if isinstance(result, tuple | list) else [result]
+    outputs = _values("outputs", result)
     built = _build(name or function.__name__, outputs, inputs, ranks, groups, local)
     return replace(built, rebuild=lambda **new: _from_function(function, ranks, groups, {**known, **new}, name))
 
@@ -258,6 +285,7 @@ def _parameter(function: str, parameter: inspect.Parameter, sizes: Mapping[str, 
         raise ProgramError(
             f"parameter {parameter.name!r} of {function!r} has no spec",
             rule="a parameter says its dtype, shape and layout",
+            where=str(caller_site() or ""),
             hint=f"{parameter.name}: cl.spec(cl.FP32, (8,), cl.Replicated)",
         )
     missing = [n for n in kind.shape if isinstance(n, str) and not isinstance(sizes.get(n), int)]
@@ -265,6 +293,7 @@ def _parameter(function: str, parameter: inspect.Parameter, sizes: Mapping[str, 
         raise ProgramError(
             f"parameter {parameter.name!r} of {function!r} has dim {missing[0]!r}, which is no size",
             rule="a named dim is a keyword-only argument with a whole number",
+            where=str(caller_site() or ""),
             hint=f"def {function}(…, *, {missing[0]}=8)",
         )
     low, high, default = kind.bounds

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from coconet_lab.errors import ProgramError
+from typing import Any
+
+from coconet_lab.arguments import one_of, shown, whole
+from coconet_lab.errors import LayoutError, ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.lang.value import GroupSizeExpression, Value, make, operand
+from coconet_lab.site import caller_site
 
 
 def all_reduce(x: Value, reduction: str = "+", *, name: str | None = None) -> Value:
@@ -21,12 +25,12 @@ def all_reduce(x: Value, reduction: str = "+", *, name: str | None = None) -> Va
     >>> cl.all_reduce(cl.tensor("g", cl.FP32, (8,), cl.Local), name="total")
     total = AllReduce(g): FP32[8] Replicated
     """
-    return make(o.AllReduce(name="", reduction=reduction), (operand(x),), name)
+    return make(o.AllReduce(name="", reduction=_reduction(reduction)), (operand(x),), name)
 
 
 def reduce_scatter(x: Value, dim: int = 0, reduction: str = "+", *, name: str | None = None) -> Value:
     """Combine the ranks' own values; rank k receives block k of `dim`.  Local → Sliced(dim)."""
-    return make(o.ReduceScatter(name="", dim=dim, reduction=reduction), (operand(x),), name)
+    return make(o.ReduceScatter(name="", dim=_dim(dim), reduction=_reduction(reduction)), (operand(x),), name)
 
 
 def all_gather(x: Value, *, name: str | None = None) -> Value:
@@ -36,22 +40,38 @@ def all_gather(x: Value, *, name: str | None = None) -> Value:
 
 def reduce(x: Value, root: int = 0, reduction: str = "+", *, name: str | None = None) -> Value:
     """Combine the ranks' own values on rank `root` of the group; elsewhere poison is left.  Local → Local."""
-    return make(o.Reduce(name="", root=root, reduction=reduction), (operand(x),), name)
+    return make(o.Reduce(name="", root=_root(root), reduction=_reduction(reduction)), (operand(x),), name)
 
 
 def broadcast(x: Value, root: int = 0, *, name: str | None = None) -> Value:
     """Every rank receives rank `root`'s own value.  Local → Replicated."""
-    return make(o.Broadcast(name="", root=root), (operand(x),), name)
+    return make(o.Broadcast(name="", root=_root(root)), (operand(x),), name)
 
 
 def all_to_all(x: Value, split: int, concat: int, *, name: str | None = None) -> Value:
     """Split the block along `split`, join what comes along `concat`.  Sliced(concat) → Sliced(split)."""
-    return make(o.AllToAll(name="", split=split, concat=concat), (operand(x),), name)
+    return make(o.AllToAll(name="", split=_dim(split), concat=_dim(concat)), (operand(x),), name)
 
 
 def local_slice(x: Value, dim: int = 0, *, name: str | None = None) -> Value:
     """This rank's block of a value every rank has; nothing moves.  Replicated → Sliced(dim)."""
-    return make(o.LocalSlice(name="", dim=dim), (operand(x),), name)
+    return make(o.LocalSlice(name="", dim=_dim(dim)), (operand(x),), name)
+
+
+def _dim(dim: Any) -> int:
+    return whole(dim, "a dim", hint="dim=0", error=LayoutError)
+
+
+def _root(root: Any) -> int:
+    return whole(root, "the root, a rank of the group,", hint="root=0", error=LayoutError)
+
+
+def _reduction(reduction: Any) -> str:
+    return one_of(reduction, o.REDUCTIONS, "the reduction", hint='all_reduce(x, "max")', error=LayoutError)
+
+
+def _steps(steps: Any) -> int:
+    return whole(steps, "the distance to another group", least=None, hint="cl.GROUP + 1")
 
 
 class Peer:
@@ -63,10 +83,10 @@ class Peer:
         self.offset = offset
 
     def __add__(self, steps: int) -> Peer:
-        return Peer(self.offset + steps)
+        return Peer(self.offset + _steps(steps))
 
     def __sub__(self, steps: int) -> Peer:
-        return Peer(self.offset - steps)
+        return Peer(self.offset - _steps(steps))
 
     @property
     def size(self) -> GroupSizeExpression:
@@ -96,8 +116,9 @@ def send(x: Value, to: Peer, *, name: str | None = None) -> Value:
     """
     if not isinstance(to, Peer) or to.offset == 0:
         raise ProgramError(
-            f"cannot send {x.name or 'a value'} to {to!r}",
+            f"cannot send {getattr(x, 'name', '') or 'a value'} to {shown(to)}",
             rule="a send goes to another group: cl.GROUP plus or minus a number",
+            where=str(caller_site() or ""),
             hint="send(x, to=cl.GROUP + 1)",
         )
     return make(o.Send(name="", offset=to.offset), (operand(x),), name)

@@ -5,14 +5,25 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
-from coconet_lab.errors import ProgramError
+from coconet_lab.arguments import number, refusal, whole
+from coconet_lab.errors import LayoutError, ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.dtypes import DType
 from coconet_lab.ir.layout import Layout, Replicated
 from coconet_lab.ir.types import BUCKET_ELEMENTS, TensorType
+from coconet_lab.lang.checks import (
+    bad_input,
+    check_bounds,
+    check_dtype,
+    check_layout,
+    counted_dim,
+    each,
+    extents_of,
+    plain,
+    several,
+)
 from coconet_lab.lang.value import Value, make, operand, pointwise
 from coconet_lab.site import caller_site
 
@@ -54,17 +65,21 @@ def tensor(
     >>> cl.tensor("x", cl.FP16, (8, 1024, 3072), cl.Sliced(2))
     x = Tensor: FP16[8, 1024, 3072] Sliced(2)
     """
+    check_dtype(dtype)
+    check_layout(layout)
+    whole(group, "a process group", hint="group=0")
+    whole(bucket, "the elements of a bucket", least=1, hint="bucket=1024")
     dims: list[Any] = list(shape) if isinstance(shape, Sequence) else [shape]
     pieces: tuple[tuple[int, ...], ...] = ()
     if dims and isinstance(dims[0], Sequence) and not isinstance(dims[0], str):
-        pieces = tuple(_shape(name, piece) for piece in dims)
+        pieces = tuple(extents_of(name, piece) for piece in dims)
         dims = [builtins.sum(math.prod(piece) for piece in pieces)]
-    extents = _shape(name, dims)
+    extents = extents_of(name, dims)
     if layout.is_sliced and not 0 <= (layout.dim or 0) < len(extents):
-        raise _bad_input(name, f"{layout} of a value with {len(extents)} dims", "a sliced dim is one of its dims")
-    _check_bounds(name, low, high)
-    kind = TensorType(dtype, extents, layout, group, pieces, False, bucket)
-    return make(o.Input(name="", type=kind, low=low, high=high), (), name)
+        raise bad_input(name, f"{layout} of a value with {len(extents)} dims", "a sliced dim is one of its dims")
+    check_bounds(name, dtype, low, high)
+    kind = TensorType(dtype, extents, layout, int(group), pieces, False, int(bucket))
+    return _input(name, kind, low, high)
 
 
 def scalar(
@@ -92,30 +107,17 @@ def scalar(
     >>> cl.scalar("lr", cl.FP32, low=0.0, high=1.0)
     lr = Scalar: FP32[] Replicated
     """
-    _check_bounds(name, low, high)
-    kind = TensorType(dtype, (), Replicated, None)
+    check_dtype(dtype)
+    check_bounds(name, dtype, low, high, default)
+    return _input(name, TensorType(dtype, (), Replicated, None), low, high, default)
+
+
+def _input(name: str, kind: TensorType, low: float | None, high: float | None, default: float | None = None) -> Value:
+    """An input; none may be called None, which means an unnamed value elsewhere."""
+    if name is None:
+        raise refusal("an input's name", name, "any non-empty string is a name", 'cl.tensor("x", …)')
+    low, high, default = plain(low), plain(high), plain(default)
     return make(o.Input(name="", type=kind, low=low, high=high, default=default), (), name)
-
-
-def _shape(name: str, dims: Any) -> tuple[int, ...]:
-    found = list(dims) if isinstance(dims, Sequence) else [dims]
-    if any(not isinstance(n, Integral) or isinstance(n, bool) or n < 0 for n in found):
-        raise _bad_input(name, f"shape {found!r}", "a shape is whole numbers of 0 or more")
-    return tuple(int(n) for n in found)
-
-
-def _check_bounds(name: str, low: float | None, high: float | None) -> None:
-    if low is not None and high is not None and low > high:
-        raise _bad_input(name, f"low={low} above high={high}", "low is at most high")
-
-
-def _bad_input(name: str, found: str, rule: str) -> ProgramError:
-    return ProgramError(
-        f"input {name!r} has {found}",
-        rule=rule,
-        where=str(caller_site() or ""),
-        hint="cl.tensor(name, dtype, shape, layout)",
-    )
 
 
 def matmul(a: Value, b: Value, *, name: str | None = None) -> Value:
@@ -128,8 +130,7 @@ def conv(
 ) -> Value:
     """Cross-correlation of ``x[N, C, …]`` with ``w[O, C, …]``; channel- and batch-sliced forms as for `matmul`."""
     spatial = builtins.max(len(_value(x, "conv").shape) - 2, 0)
-    strides = (stride,) * spatial if isinstance(stride, int) else tuple(stride)
-    paddings = (padding,) * spatial if isinstance(padding, int) else tuple(padding)
+    strides, paddings = each("stride", stride, spatial), each("padding", padding, spatial)
     return make(o.Conv(name="", stride=strides, padding=paddings), (operand(x), operand(w)), name)
 
 
@@ -230,11 +231,12 @@ def relu(x: Value, *, name: str | None = None) -> Value:
 
 def gelu(x: Value, *, name: str | None = None) -> Value:
     """x · Φ(x) by the error function."""
-    return mul(0.5 * x, 1 + erf(x * math.sqrt(0.5)), name=name)
+    return mul(0.5 * _value(x, "gelu"), 1 + erf(x * math.sqrt(0.5)), name=name)
 
 
 def cast(x: Value, dtype: DType, *, name: str | None = None) -> Value:
     """x rounded to `dtype`; floats to integers toward zero."""
+    check_dtype(dtype)
     return make(o.Cast(name="", dtype=dtype.name), (operand(x),), name)
 
 
@@ -243,14 +245,16 @@ def dropout(x: Value, p: float, *, name: str | None = None) -> Value:
 
     The seed is the implicit INT64 scalar input ``seed`` (default 0).
     """
-    return make(o.Dropout(name="", p=float(p)), (operand(x),), name)
+    chance = float(number(p, "a dropout's probability", hint="cl.dropout(x, 0.1)", error=LayoutError))
+    return make(o.Dropout(name="", p=chance), (operand(x),), name)
 
 
 def reduction(fn: str, x: Value, dim: int | Sequence[int] | None, name: str | None) -> Value:
     """Shared by sum, mean, max, min and norm."""
-    rank = len(_value(x, fn).shape)
-    given = (dim,) if isinstance(dim, int) else dim
-    dims = None if given is None else tuple(sorted(d + rank if d < 0 else d for d in given))
+    extents = _value(x, fn).shape
+    dims = None if dim is None else tuple(sorted(counted_dim(d, len(extents), fn) for d in several(dim)))
+    if dims is not None and len(set(dims)) < len(dims):
+        raise refusal(f"the dims of {fn}", dim, "each dim is reduced once", f"cl.{fn}(x, dim={dims[0]})", LayoutError)
     return make(o.Reduction(name="", fn=fn, dims=dims), (operand(x),), name)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from coconet_lab.arguments import refusal, text
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.types import TensorType
@@ -44,8 +45,13 @@ def operator(
     >>> clamp(cl.tensor("x", cl.FP32, (8,), cl.Local), name="y")
     y = clamp(x): FP32[8] Local
     """
-    if not name.isidentifier():
-        raise ProgramError(f"{name!r} is no operator name", rule="an operator's name is an identifier", hint='"clamp"')
+    if not isinstance(name, str) or not name.isidentifier():
+        raise refusal("an operator's name", name, "it is an identifier", 'cl.operator("clamp", …)', ProgramError)
+    for what, function in (("meaning", meaning), ("infer", infer), ("call", call)):
+        if not callable(function) and (function is not None or what == "meaning"):
+            raise refusal(f"{what} of operator {name!r}", function, "it is a function", f"{what}=function")
+    if expression is not None:
+        text(expression, f"the expression of operator {name!r}", hint='expression="min(max({0}, 0), 1)"')
     made = o.CustomOperator(name, infer or _same_type, meaning, expression, call)
 
     def apply(*values: Any, name: str | None = None) -> Value:

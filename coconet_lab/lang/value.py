@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, NoReturn
 
+from coconet_lab.arguments import is_number, number, shown, text
 from coconet_lab.errors import CoconetError, LayoutError, ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.dtypes import DType
@@ -32,6 +34,7 @@ def scope(name: str) -> Iterator[None]:
     >>> total.name
     'block9.total'
     """
+    text(name, "a scope's name", hint='cl.scope("block9")')
     outer = _SCOPE.get()
     token = _SCOPE.set(f"{outer}.{name}" if outer else name)
     try:
@@ -125,11 +128,7 @@ class Value:
 
     def __pow__(self, other: Any) -> Value:
         # A square is one exact multiplication; other powers go through pow.
-        return (
-            pointwise("Mul", self, self)
-            if other == 2 and not isinstance(other, Value)
-            else pointwise("Pow", self, other)
-        )
+        return pointwise("Mul", self, self) if is_number(other) and other == 2 else pointwise("Pow", self, other)
 
     def __rpow__(self, other: Any) -> Value:
         return pointwise("Pow", other, self)
@@ -154,6 +153,9 @@ class Value:
 
     def __matmul__(self, other: Any) -> Value:
         return make(o.MatMul(name=""), (self, operand(other)))
+
+    def __rmatmul__(self, other: Any) -> Value:
+        return make(o.MatMul(name=""), (operand(other), self))
 
     # -- what a value is not -------------------------------------------------------------------------------------
 
@@ -185,9 +187,16 @@ def operand(item: Any) -> Value | o.Literal | o.GroupSize:
         return item
     if isinstance(item, GroupSizeExpression):
         return item.operand
-    if isinstance(item, bool | int | float):
-        return o.Literal(int(item) if isinstance(item, bool) else item)
+    if is_number(item):
+        return o.Literal(int(item) if isinstance(item, Integral) else float(item))
     site = caller_site()
+    if isinstance(item, bool):
+        raise ProgramError(
+            f"{item} is no operand",
+            rule="== and != compare Values as Python does, by which they are; an operation compares their elements",
+            where=str(site) if site else "",
+            hint="cl.equal(a, b) or cl.not_equal(a, b), or 1 and 0 as numbers",
+        )
     raise ProgramError(
         f"{type(item).__name__} is no operand",
         rule="operands are Values, Python numbers and cl.GROUP.size; arrays are given to run()",
@@ -200,7 +209,8 @@ def make(op: o.Op, operands: tuple[Value | o.Literal | o.GroupSize, ...], name: 
     """A Value of `op` over `operands`, typed at once; errors carry the user's line."""
     site = caller_site()
     if name is not None and (not isinstance(name, str) or not name):
-        raise ProgramError(f"{name!r} is no name", rule="any non-empty string is a name", where=str(site or ""))
+        rule = "any non-empty string is a name"
+        raise ProgramError(f"{shown(name)} is no name", rule=rule, where=str(site or ""), hint='name="total"')
     full = scoped(name) if name else ""
     op = replace(op, name=full, label=full or None, site=site)
     types = [v.type if isinstance(v, Value) else None for v in operands]
@@ -250,10 +260,4 @@ class GroupSizeExpression:
 
 
 def _number(item: Any) -> float:
-    if isinstance(item, int | float):
-        return item
-    raise LayoutError(
-        f"cannot combine cl.GROUP.size with {type(item).__name__}",
-        rule="the group's size is multiplied or divided by numbers and values",
-        hint="x / cl.GROUP.size",
-    )
+    return number(item, "what cl.GROUP.size is multiplied or divided by", hint="x / cl.GROUP.size", error=LayoutError)

@@ -114,7 +114,7 @@ def _connect(profile: str, timeout_s: float) -> Any:
         return ipyparallel.Client(timeout=timeout_s, **where)
     except Exception as error:
         raise ClusterError(
-            f"cannot attach to profile '{profile}': {error}",
+            f"cannot attach to profile '{profile}': {' '.join(str(error).split())}",
             rule="a running ipyparallel controller is found by its profile",
             where="Cluster.attach",
             hint=f"ipcluster start --profile={profile} --engines=mpi -n 4",

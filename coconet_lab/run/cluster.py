@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from coconet_lab.arguments import refusal, whole
 from coconet_lab.errors import ClusterError
 from coconet_lab.run import devices
 from coconet_lab.run.attached import AttachedSession
@@ -20,7 +21,7 @@ from coconet_lab.run.launcher import Request
 from coconet_lab.run.programs import RunsPrograms
 from coconet_lab.run.progress import Progress
 from coconet_lab.run.ranks import Report, read_report, write_cancel
-from coconet_lab.run.room import check_arguments, check_room
+from coconet_lab.run.room import check_arguments, check_deadline, check_room
 from coconet_lab.run.session import Session
 
 _START_S = 60.0
@@ -76,7 +77,9 @@ class Cluster(RunsPrograms):
         options: Mapping[str, object] | None = None,
         deadline_s: float = 120.0,
     ) -> None:
-        check_arguments(ranks, backend, nodes, deadline_s)
+        check_arguments(ranks, backend, nodes, deadline_s, profile, options)
+        ranks = None if ranks is None else int(ranks)
+        profile = None if profile is None else os.fspath(profile)
         if profile is None:
             found = devices.gpu_count() if backend != "cpu" else 0
             self.backend = devices.choose(
@@ -89,6 +92,7 @@ class Cluster(RunsPrograms):
         start_s = float(dict(chosen).get("start_s", max(deadline_s, _START_S)))
         self._request = Request(self.backend.ranks, self.backend.name, profile, nodes, chosen, start_s)
         self._session: Session | AttachedSession | None = None
+        self._starting: Session | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._calls = self._under_way = 0
         self._is_attached = False
@@ -107,6 +111,11 @@ class Cluster(RunsPrograms):
         deadline_s : float
             Seconds that connecting, and each call, may take.
         """
+        check_arguments(None, backend, None, deadline_s)
+        is_name = isinstance(profile_or_client, str)
+        if not (profile_or_client if is_name else hasattr(profile_or_client, "ids")):
+            rule = "a cluster attaches to a profile's name or folder, or to a connected client"
+            raise refusal("what to attach to", profile_or_client, rule, 'cl.Cluster.attach("default")', ClusterError)
         session = AttachedSession(profile_or_client, deadline_s)
         cluster = cls(len(session.worlds), "cpu", deadline_s=deadline_s)
         cluster.backend = devices.Backend(backend, len(session.worlds), "attached")
@@ -133,11 +142,13 @@ class Cluster(RunsPrograms):
                 if other is not self and other._request == self._request:
                     other.stop()
             check_room(self._request)
-            session = Session(self._request, _say)
+            session = self._starting = Session(self._request, _say)
             try:
                 session.start()
             except KeyboardInterrupt:
                 raise Interrupted(f"Interrupted: the start of {self.ranks} ranks was stopped", None) from None
+            finally:
+                self._starting = None
             self._session = session
             self._finalizer = weakref.finalize(self, _stop_session, session, os.getpid())
             _started.add(self)
@@ -228,6 +239,7 @@ class Cluster(RunsPrograms):
             self._calls += 1
             name = what or f"'{getattr(function, '__name__', type(function).__name__)}'"
             limit = self.deadline_s if deadline_s is None else deadline_s
+            check_deadline(limit, repr(self))
             running = RunningCall(session, Order(self._calls, name, limit), Progress(name.strip("'"), progress))
             self._under_way = self._calls
             try:
@@ -236,10 +248,18 @@ class Cluster(RunsPrograms):
                 self._under_way = 0
 
     def cancel(self) -> None:
-        """Ask the ranks to end the call under way, from another thread; what they have finished is kept."""
+        """End what is under way, from another thread: of a call what the ranks have finished is kept; or the start."""
         session, number = self._session, self._under_way
         if session is not None and number:
             write_cancel(session.directory, number)
+        elif isinstance(starting := self._starting or session, Session):
+            starting.stop_starting()
+
+    @property
+    def queue(self) -> str:
+        """What Slurm says of the job while the ranks wait for it: ``job pending (Resources), 2 min``; else empty."""
+        starting = self._starting or self._session
+        return starting.queue if isinstance(starting, Session) else ""
 
     def reports(self) -> list[Report]:
         """What every rank last said of the call under way, in rank order; empty where there is none."""
@@ -269,6 +289,8 @@ class Cluster(RunsPrograms):
                 where=repr(self),
                 hint="cluster.start()",
             )
+        if whole(rank, "a rank", hint="log(0)", where=repr(self)) >= self.ranks:
+            raise refusal("a rank", rank, f"the ranks are 0 to {self.ranks - 1}", "log(0)", ClusterError, repr(self))
         return self._session.rank_log(rank)
 
     @property

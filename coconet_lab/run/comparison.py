@@ -9,6 +9,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from coconet_lab.arguments import file_access
+from coconet_lab.arguments import path as checked_path
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir.program import Program
 from coconet_lab.run.provenance import Provenance
@@ -97,8 +99,9 @@ class Comparison:
         """The records as CSV text, written to `path` if there is one."""
         text = records_csv(self.records())
         if path is not None:
-            with open(path, "w", newline="") as file:
-                file.write(text)
+            where = checked_path(path, "the file of a comparison", hint='to_csv("times.csv")')
+            with file_access("write", where):
+                where.write_text(text, newline="", encoding="utf-8")
         return text
 
     def plot(self, ax: Any = None) -> Any:

@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import os
-from numbers import Integral
+from collections.abc import Mapping
+from typing import Any
 
+from coconet_lab.arguments import is_number, one_of, path, refusal, shown, whole
 from coconet_lab.errors import ClusterError
 from coconet_lab.run import devices
 from coconet_lab.run.launcher import Request, find_mpiexec, mpi_library
 
 _RANK_BYTES = 160 << 20  # a Python process with NumPy, Numba, ipykernel and MPI, measured at 140 MiB
+_YEARS_S = 1e9  # beyond it the waits of the operating system overflow
 _WINDOW_BYTES = 1 << 20  # MPICH's own shared window, for each rank and once more
 
 
-def check_arguments(ranks: int | None, backend: str, nodes: int | None, deadline_s: float) -> None:
+def check_arguments(
+    ranks: int | None,
+    backend: str,
+    nodes: int | None,
+    deadline_s: float,
+    profile: Any = None,
+    options: Any = None,
+) -> None:
     """Refuse arguments that make no cluster."""
-    where = f"Cluster(ranks={ranks!r}, backend={backend!r})"
-    if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, Integral) or ranks < 1):
-        raise ClusterError(
-            f"no cluster of {ranks!r} ranks",
-            rule="ranks is a whole number from 1",
-            where=where,
-            hint="Cluster(ranks=4)",
+    where = f"Cluster(ranks={shown(ranks)}, backend={shown(backend)})"
+    if ranks is not None:
+        whole(ranks, "the number of ranks", least=1, hint="Cluster(ranks=4)", error=ClusterError, where=where)
+    one_of(backend, devices.BACKENDS, "the backend", hint="backend='auto'", error=ClusterError, where=where)
+    if nodes is not None:
+        whole(nodes, "the number of nodes", least=1, hint="nodes=2", error=ClusterError, where=where)
+    check_deadline(deadline_s, where)
+    if profile is not None:
+        path(profile, "the profile", hint='profile="slurm"', error=ClusterError)
+    if options is not None and not isinstance(options, Mapping):
+        rule = "options are a mapping of the profile's words to what they are"
+        raise refusal("options", options, rule, 'options={"partition": "gpu"}', ClusterError, where)
+    if options and "start_s" in options:
+        check_deadline(options["start_s"], where, "start_s")
+
+
+def check_deadline(deadline_s: Any, where: str, what: str = "deadline_s") -> None:
+    """Refuse what is no number of seconds ahead."""
+    if not is_number(deadline_s) or not 0 < deadline_s < _YEARS_S:
+        raise refusal(
+            what,
+            deadline_s,
+            "it is a number of seconds above 0, and no more than some years of them",
+            f"{what}=120.0",
+            ClusterError,
+            where,
         )
-    if backend not in devices.BACKENDS:
-        raise ClusterError(
-            f"no backend {backend!r}",
-            rule=f"backend is one of {', '.join(map(repr, devices.BACKENDS))}",
-            where=where,
-            hint="backend='auto'",
-        )
-    if nodes is not None and nodes < 1:
-        raise ClusterError(f"no cluster on {nodes} nodes", rule="nodes is a whole number from 1", where=where)
-    if not deadline_s > 0:
-        raise ClusterError(f"deadline_s is {deadline_s!r}", rule="a deadline lies ahead", where=where)
 
 
 def check_room(request: Request) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
+from coconet_lab.arguments import shown, text, whole
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir.json import malformed
 from coconet_lab.ir.program import NameLike, Program
@@ -29,10 +30,13 @@ def make_step(program: Program, kind: str, names: Sequence[NameLike], arguments:
     ProgramError
         No such kind of step, or arguments it does not take.
     """
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         close = difflib.get_close_matches(str(kind), KINDS, n=1) or list(KINDS)
         raise ProgramError(
-            f"there is no step {kind!r}", rule="steps are " + ", ".join(KINDS), hint=f'why_not("{close[0]}", …)'
+            f"there is no step {shown(kind)}",
+            rule="steps are " + ", ".join(KINDS),
+            where=f"program {program.name!r}",
+            hint=f'why_not("{close[0]}", …)',
         )
     try:
         return BUILDERS[kind](program, *names, **arguments)
@@ -40,12 +44,13 @@ def make_step(program: Program, kind: str, names: Sequence[NameLike], arguments:
         raise ProgramError(
             f"{kind}: {error}",
             rule="a step takes the arguments of the Schedule's method",
+            where=f"program {program.name!r}",
             hint=f"help(cl.Schedule.{kind})",
         ) from None
 
 
 def _split(program: Program, target: NameLike, dim: int | None = None, into: str = "rs_ag") -> Transform:
-    return Split(_called(program, target), dim, into)
+    return Split(_called(program, target), _dim(dim), text(into, "into", hint='into="rs_ag"'))
 
 
 def _reorder(program: Program, gather: NameLike, past: NameLike | Sequence[NameLike]) -> Transform:
@@ -54,7 +59,7 @@ def _reorder(program: Program, gather: NameLike, past: NameLike | Sequence[NameL
 
 
 def _as_slice(program: Program, *names: NameLike, dim: int | None = None) -> Transform:
-    return AsSlice(tuple(_called(program, name) for name in names), dim)
+    return AsSlice(tuple(_called(program, name) for name in names), _dim(dim))
 
 
 def _dead(program: Program, name: NameLike | None = None) -> Transform:
@@ -62,11 +67,19 @@ def _dead(program: Program, name: NameLike | None = None) -> Transform:
 
 
 def _fuse(program: Program, *names: NameLike, name: str | None = None) -> Transform:
-    return Fuse(tuple(_called(program, item) for item in names), name)
+    return Fuse(tuple(_called(program, item) for item in names), _name(name))
 
 
 def _overlap(program: Program, *names: NameLike, name: str | None = None) -> Transform:
-    return Overlap(tuple(_called(program, item) for item in names), name)
+    return Overlap(tuple(_called(program, item) for item in names), _name(name))
+
+
+def _dim(dim: Any) -> int | None:
+    return None if dim is None else whole(dim, "a dim", least=None, hint="dim=0")
+
+
+def _name(name: Any) -> str | None:
+    return None if name is None else text(name, "a name", hint='name="fused"')
 
 
 BUILDERS: dict[str, Callable[..., Transform]] = {

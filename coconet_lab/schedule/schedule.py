@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coconet_lab.arguments import file_access, path, refusal, whole
+from coconet_lab.arguments import seed as checked_seed
 from coconet_lab.errors import ProgramError, ProofError, Refusal
 from coconet_lab.ir.program import Moved, NameLike, Program
 from coconet_lab.ir.value import ProgramValue
@@ -15,6 +17,7 @@ from coconet_lab.schedule.kinds import make_step
 from coconet_lab.schedule.proof import Proof, prove
 from coconet_lab.schedule.record import StepRecord, take
 from coconet_lab.schedule.script import schedule_from_json, schedule_script, schedule_to_json
+from coconet_lab.site import caller_site
 from coconet_lab.transforms.base import Transform
 
 if TYPE_CHECKING:
@@ -94,6 +97,8 @@ class Schedule:
 
     def then(self, step: Transform) -> Schedule:
         """Take a step that is a value already, say one of `legal_moves`."""
+        if not isinstance(step, Transform):
+            raise refusal("a step", step, "a step is one of legal_moves()", "schedule.then(schedule.legal_moves()[0])")
         return self._of(self.base, (*self.record, take(self.program, step, len(self.record) + 1)))
 
     def _take(self, kind: str, names: Sequence[NameLike], **arguments: Any) -> Schedule:
@@ -118,13 +123,13 @@ class Schedule:
 
     def undo(self, n: int = 1) -> Schedule:
         """The schedule without its last `n` steps."""
-        if not 0 <= n <= len(self.record):
+        if not 0 <= whole(n, "the number of steps to undo", least=None, hint="undo(1)") <= len(self.record):
             raise self._no_step(f"cannot undo {n} steps")
         return self._of(self.base, self.record[: len(self.record) - n])
 
     def before(self, k: int) -> Schedule:
         """The schedule before step `k`, counted from 1."""
-        if not 1 <= k <= len(self.record) + 1:
+        if not 1 <= whole(k, "a step's number", least=None, hint="before(1)") <= len(self.record) + 1:
             raise self._no_step(f"there is no step {k}")
         return self._of(self.base, self.record[: k - 1])
 
@@ -167,7 +172,7 @@ class Schedule:
         """Why a step is refused here, or None where it may be taken: ``s.why_not("fuse", "layer", "out")``."""
         return make_step(self.program, kind, names, arguments).why_not(self.program)
 
-    def check(self, seed: int = 0, full: bool = False) -> Proof:
+    def check(self, seed: int = 0, full: bool = False, *, before: Callable[[str], None] | None = None) -> Proof:
         """Prove on simulated ranks that outputs and state are those of the program before all steps.
 
         Parameters
@@ -177,6 +182,8 @@ class Schedule:
             `low` and `high`.
         full : bool
             Keep the program's extents; else small ones, equal and divisible where the real ones are.
+        before : callable or None
+            Called with each operation's name before it is computed; an exception of a class of its own ends the check.
 
         Raises
         ------
@@ -184,7 +191,7 @@ class Schedule:
             Output, rank, first index, both values, and the first step that broke it.
         """
         try:
-            proof = prove(self.base, self.steps, seed=seed, full=full)
+            proof = prove(self.base, self.steps, seed=checked_seed(seed), full=full, before=before)
         except ProofError as error:
             object.__setattr__(self, "_proof", f"not equal: {error.found}")
             raise
@@ -233,7 +240,7 @@ class Schedule:
         return schedule_to_json(self.base, self.steps)
 
     @classmethod
-    def from_json(cls, text: str, operators: Iterable[Any] = ()) -> Schedule:
+    def from_json(cls, text: str | bytes, operators: Iterable[Any] = ()) -> Schedule:
         """The schedule of such a text; nothing in it is executed.
 
         Parameters
@@ -257,12 +264,17 @@ class Schedule:
 
     def save(self, file: str | PathLike[str]) -> None:
         """Write `to_json` to a file."""
-        Path(file).write_text(self.to_json() + "\n", encoding="utf-8")
+        where = path(file, "a schedule's file", hint='save("s.json")')
+        with file_access("write", where):
+            where.write_text(self.to_json() + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, file: str | PathLike[str], operators: Iterable[Any] = ()) -> Schedule:
         """The schedule of a file that `save` wrote."""
-        return cls.from_json(Path(file).read_text(encoding="utf-8"), operators)
+        where = path(file, "a schedule's file", hint='load("s.json")')
+        with file_access("read", where):
+            text = where.read_bytes()
+        return cls.from_json(text, operators)
 
     def export(self, directory: str | PathLike[str], *, seed: int = 0) -> Path:
         """Write a folder that runs without a notebook: ``mpiexec -n 4 python main.py`` checks it against the oracle.
@@ -285,7 +297,9 @@ class Schedule:
         from importlib import import_module
 
         # Running lies in a layer above; it is asked for by name, so that scheduling never imports it.
-        return Path(import_module("coconet_lab.run.export").export(self, directory, seed=seed))
+        where = path(directory, "the folder to export to", hint='export("folder")')
+        with file_access("export to", where):
+            return Path(import_module("coconet_lab.run.export").export(self, where, seed=checked_seed(seed)))
 
     # -- as a value ----------------------------------------------------------------------------------------------
 
@@ -336,5 +350,6 @@ def program_of(item: Program | Schedule) -> Program:
     raise ProgramError(
         f"{type(item).__name__} is neither a Program nor a Schedule",
         rule="programs are made by cl.program, schedules by cl.Schedule",
+        where=str(caller_site() or ""),
         hint="cl.Schedule(program)",
     )

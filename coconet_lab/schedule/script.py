@@ -7,6 +7,7 @@ import keyword
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from coconet_lab.arguments import shown
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir.json import malformed, program_from_json, program_to_json
 from coconet_lab.ir.ops import CustomOperator
@@ -38,7 +39,7 @@ def schedule_to_json(base: Program, steps: Sequence[Transform]) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False)
 
 
-def schedule_from_json(text: str, operators: Iterable[Any] = ()) -> tuple[Program, tuple[Transform, ...]]:
+def schedule_from_json(text: str | bytes, operators: Iterable[Any] = ()) -> tuple[Program, tuple[Transform, ...]]:
     """Base program and steps of such a text.
 
     Raises
@@ -61,6 +62,8 @@ def schedule_from_json(text: str, operators: Iterable[Any] = ()) -> tuple[Progra
         )
     if not isinstance(data["steps"], list):
         raise malformed("its steps are no list")
+    if isinstance(operators, str) or not isinstance(operators, Iterable):
+        operators = [operators]
     base = program_from_json(data["program"], {op.name: op for op in map(_operator, operators)})
     return base, tuple(step_from_json(item) for item in data["steps"])
 
@@ -71,7 +74,8 @@ def _operator(item: Any) -> CustomOperator:
     if isinstance(found, CustomOperator):
         return found
     raise ProgramError(
-        f"{item!r} is no operator",
+        f"{shown(item)} is no operator",
         rule="operators are what cl.operator returned",
+        where="from_json",
         hint="from_json(text, operators=[…])",
     )

@@ -41,7 +41,8 @@ class Dead(Transform):
         """The names to drop, or the Refusal."""
         if self.name is None:
             names = unread(program)
-            return names or Refusal("every value is read, an output, an effect or an input", RULE, applies=False)
+            found = "every value is read, an output, an effect or an input"
+            return names or Refusal(found, RULE, "nothing: the program is as small as it gets", applies=False)
         if self.name not in program.ops:
             return unknown(program, self.name)
         return self._kept(program, self.name) or (self.name,)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from coconet_lab.arguments import shown
 from coconet_lab.errors import InputError
+from coconet_lab.site import caller_site
 from coconet_lab.viz.palette import FONT, LIGHT
 from coconet_lab.viz.scene import short, visible
 
@@ -72,7 +74,7 @@ def speedup_bars(
     >>> [text.get_text() for text in ax.texts][:4]
     ['40 µs', '1.00×', '20 µs', '2.00×']
     """
-    rows = list(records)
+    rows = _records(records)
     timings = [timing(row, row.get("schedule"), 0.0) for row in rows]
     names = [t.name for t in timings]
     _check_bars(names)
@@ -144,12 +146,15 @@ def scaling_lines(
     """
     if y not in ("median_us", "speedup"):
         raise InputError(
-            f"y={y!r}", rule='lines show "median_us" or "speedup"', hint='scaling_lines(records, y="speedup")'
+            f"y={y!r}",
+            rule='lines show "median_us" or "speedup"',
+            where=str(caller_site() or ""),
+            hint='scaling_lines(records, y="speedup")',
         )
-    rows = list(records)
+    rows = _records(records)
     series = _series(rows, x)
     if not series:
-        raise InputError("there are no records to draw", rule="a plot shows at least one", hint="comparison.records()")
+        raise _no_records()
     scale, label = 1.0, "speed-up"
     if y == "speedup":
         series = _speedups(series, baseline)
@@ -181,6 +186,27 @@ def is_by_hand(name: str) -> bool:
     return "+" in name.partition("(")[0] or name.partition(" ")[0] in ("all_reduce", "reduce_scatter", "by hand")
 
 
+def _records(given: Iterable[Record]) -> list[Record]:
+    """Records as a list of mappings; a comparison gives its own."""
+    found = given.records() if hasattr(given, "records") else given
+    if not isinstance(found, Iterable) or isinstance(found, str | bytes | Mapping):
+        raise _no_records(found)
+    rows = list(found)
+    wrong = [row for row in rows if not isinstance(row, Mapping)]
+    if wrong or not rows:
+        raise _no_records(*wrong)
+    return rows
+
+
+def _no_records(*found: Any) -> InputError:
+    return InputError(
+        f"{shown(found[0])} is no record to draw" if found else "there are no records to draw",
+        rule="a plot shows at least one row, each a mapping of the columns of a measurement file",
+        where=str(caller_site() or ""),
+        hint="comparison.records()",
+    )
+
+
 def timing(row: Record, name: Any, x: Any) -> Timing:
     """The numbers of a row, which a CSV reader leaves as text.
 
@@ -198,6 +224,7 @@ def timing(row: Record, name: Any, x: Any) -> Timing:
         raise InputError(
             f"the record {dict(row)!r} cannot be drawn",
             rule="a record has schedule, median_us, p10_us and p90_us, and the column of the axis, as numbers",
+            where=str(caller_site() or ""),
             hint="comparison.records(), or the rows of a measurement file",
         ) from None
 

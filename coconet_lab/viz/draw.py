@@ -10,9 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from coconet_lab.arguments import file_access, refusal, whole
+from coconet_lab.arguments import path as checked_path
 from coconet_lab.errors import ProgramError, ToolError
 from coconet_lab.graphviz_shim import find_layout_engine
 from coconet_lab.ir.program import Program
+from coconet_lab.site import caller_site
 from coconet_lab.viz.dot import scene_dot
 from coconet_lab.viz.paint import prefixed, scene_bytes, scene_svg, with_head
 from coconet_lab.viz.palette import FONT_STACK
@@ -71,18 +74,16 @@ def draw(
     >>> drawing.source.startswith("digraph")
     True
     """
-    if types not in ("changes", "all"):
-        raise ProgramError(f"types={types!r}", rule="types are printed where they change, or all", hint='types="all"')
+    if not isinstance(types, str) or types not in ("changes", "all"):
+        raise refusal("types", types, 'types are printed where they change ("changes"), or "all"', 'types="all"')
     if step is not None:
         return _draw_step(item, step, types, opened, limit)
     if hasattr(item, "entries") and hasattr(item, "buffers"):
         return Drawing(plan_scene(item), f"plan of {item.name}: {len(item.entries)} entries")
     program = item if isinstance(item, Program) else getattr(item, "program", None)
     if not isinstance(program, Program):
-        raise ProgramError(
-            f"cannot draw a {type(item).__name__}", rule="a program, a schedule or a plan has a drawing",
-            hint='cl.draw(cl.program("p", outputs=[out]))',
-        )  # fmt: skip
+        rule = "a program, a schedule or a plan has a drawing"
+        raise refusal("what to draw", item, rule, 'cl.draw(cl.program("p", outputs=[out]))')
     scene = program_scene(program, highlight=highlight, types=types, opened=opened, limit=limit)
     if item is not program:
         scene = replace(scene, notes=_steps_text(item))
@@ -102,12 +103,14 @@ def _script(step: Any) -> str:
 
 def _draw_step(schedule: Any, step: int, types: str, opened: frozenset[str], limit: int) -> Drawing:
     records = getattr(schedule, "record", ())
+    step = whole(step, "a step", least=None, hint="cl.draw(schedule)")
     number = step + len(records) + 1 if step < 0 else step
     if not 1 <= number <= len(records):
         count = f"steps 1 to {len(records)}" if records else "no steps"
         raise ProgramError(
             f"there is no step {step!r} to draw: it has {count}",
-            rule="step=k draws step k of a schedule, counted from 1, before and after", hint="cl.draw(schedule)",
+            rule="step=k draws step k of a schedule, counted from 1, before and after",
+            where=str(caller_site() or ""), hint="cl.draw(schedule)",
         )  # fmt: skip
     record = records[number - 1]
     title = f"step {number}: {_script(record.step)}"
@@ -179,19 +182,20 @@ class Drawing:
 
     def save(self, path: str | Path) -> Path:
         """Write the picture; the file's ending says how: ``.svg``, ``.png``, ``.pdf`` or ``.dot``."""
-        target = Path(path)
+        target = checked_path(path, "a drawing's file", hint='.save("x.svg")', error=ToolError)
         kind = target.suffix.lower().removeprefix(".")
         if kind not in FORMATS:
             raise ToolError(
                 f"a drawing cannot be saved as {target.name!r}", rule=f"endings: {', '.join('.' + f for f in FORMATS)}",
                 where="Drawing.save", hint=f'.save("{target.stem or "drawing"}.svg")',
             )  # fmt: skip
-        if kind == "dot":
-            target.write_text(self.source, encoding="utf-8")
-        elif kind == "svg":
-            target.write_text(f'<?xml version="1.0" encoding="UTF-8"?>\n{self.svg}\n', encoding="utf-8")
-        else:
-            target.write_bytes(layout(self.source, kind) or scene_bytes(self.scene, kind))
+        with file_access("write", target, ToolError):
+            if kind == "dot":
+                target.write_text(self.source, encoding="utf-8")
+            elif kind == "svg":
+                target.write_text(f'<?xml version="1.0" encoding="UTF-8"?>\n{self.svg}\n', encoding="utf-8")
+            else:
+                target.write_bytes(layout(self.source, kind) or scene_bytes(self.scene, kind))
         return target
 
     def png(self) -> bytes:

@@ -11,13 +11,14 @@ from coconet_lab.errors import ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.types import TensorType
+from coconet_lab.site import caller_site
 from coconet_lab.viz.paint import prefixed, svg_text, with_head
 from coconet_lab.viz.palette import LIGHT
 from coconet_lab.viz.scene import bytes_text, short, type_line, visible
 from coconet_lab.viz.svg import Text, text_width
 
 MOST_RANKS = 8
-LABEL_WIDTH, CELL_WIDTH = 176.0, 152.0
+LABEL_WIDTH, CELL_WIDTH, NARROW_WIDTH = 176.0, 152.0, 118.0
 DEPTH_X, DEPTH_Y = 27.0, 14.0
 THINNEST = 2.0
 MOST_BORDERS = 64
@@ -65,6 +66,7 @@ def layout_svg(item: Any, ranks: int | None = None, *, name: str = "") -> str:
         raise ProgramError(
             f"cannot picture the layout of a {type(item).__name__} over {count} ranks",
             rule="a layout is pictured for a type or a value, over the ranks of its group",
+            where=str(caller_site() or ""),
             hint="layout_svg(x, ranks=4), or layout_svg(program['x'])",
         )
     row = Row(name or getattr(item, "name", "") or "", kind, count)
@@ -156,12 +158,13 @@ def shown_ranks(ranks: int) -> list[int | None]:
 
 def _page(rows: Sequence[Row], between: Sequence[str], title: str) -> str:
     columns = max(len(shown_ranks(row.ranks)) for row in rows)
-    width = LABEL_WIDTH + columns * CELL_WIDTH
+    cell_width = CELL_WIDTH if columns <= 5 else NARROW_WIDTH
+    width = LABEL_WIDTH + columns * cell_width
     lines: list[str] = []
-    top = 8.0
+    top = 2.0
     for at, row in enumerate(rows):
         is_first = at == 0 or _first_rank(row) != _first_rank(rows[at - 1])
-        made, height = _row(row, top, with_ranks=is_first)
+        made, height = _row(row, top, cell_width, with_ranks=is_first)
         lines += made
         top += height
         if at < len(between):
@@ -189,28 +192,16 @@ def _first_rank(row: Row) -> int:
     return (row.type.group or 0) * row.ranks
 
 
-def _row(row: Row, top: float, *, with_ranks: bool) -> tuple[list[str], float]:
+def _row(row: Row, top: float, cell_width: float, *, with_ranks: bool) -> tuple[list[str], float]:
     """A value's row: what it is, then a picture a rank; and how high it is."""
     size = _size(row.type)
     above = 20.0 if with_ranks else 4.0
     tall = size[1] + (DEPTH_Y if len(row.type.shape) > 2 else 0.0)
     height = max(above + tall + 24, 62.0)
     middle = top + above + tall / 2
-    stored = f"{bytes_text(row.type.stored_bytes(row.ranks))} a rank"
-    what = type_line(row.type)
-    if row.type.is_list:
-        what, _, elements = what.partition(", ")
-        stored = f"{elements}, {stored}"
-    name = short(visible(row.name), 16)
-    name_width = text_width(name, 12, True) + 6 if name else 0.0
-    lines = [
-        svg_text(Text(10, middle - 8, name, 12, LIGHT.text, True)) if name else "",
-        svg_text(Text(10 + name_width, middle - 8, str(row.type.layout), 11, LIGHT.text)),
-        svg_text(Text(10, middle + 7, short(what, 28), 10, LIGHT.muted)),
-        svg_text(Text(10, middle + 21, stored, 10, LIGHT.muted)),
-    ]
+    lines = _label(row, middle)
     for column, rank in enumerate(shown_ranks(row.ranks)):
-        centre = LABEL_WIDTH + (column + 0.5) * CELL_WIDTH
+        centre = LABEL_WIDTH + (column + 0.5) * cell_width
         if rank is None:
             lines.append(svg_text(Text(centre, middle, f"… {row.ranks - 4} more", 11, LIGHT.muted, anchor="middle")))
             continue
@@ -219,9 +210,29 @@ def _row(row: Row, top: float, *, with_ranks: bool) -> tuple[list[str], float]:
             lines.append(svg_text(Text(centre, top + 10, text, 11, LIGHT.muted, anchor="middle")))
         lines += _cell(row, rank, (centre - size[0] / 2, top + above), size)
         lines.append(
-            svg_text(Text(centre, top + above + tall + 15, _under(row, rank), 10, LIGHT.muted, False, "middle", True))
+            svg_text(Text(centre, top + above + tall + 15, _under(row, rank), 11, LIGHT.muted, False, "middle", True))
         )
     return [line for line in lines if line], height
+
+
+def _label(row: Row, middle: float) -> list[str]:
+    """What a row is, beside it: name and layout, type, memory; the name as long as there is room."""
+    notes = [*type_line(row.type).split(", ")] if row.type.is_list else [type_line(row.type)]
+    notes.append(f"{bytes_text(row.type.stored_bytes(row.ranks))} a rank")
+    layout = str(row.type.layout)
+    name = _fitting(visible(row.name), 12, LABEL_WIDTH - 24 - text_width(layout, 11))
+    top = middle + 6 - 7 * len(notes)
+    lines = [svg_text(Text(10, top, name, 12, LIGHT.text, True))] if name else []
+    lines.append(svg_text(Text(10 + (text_width(name, 12, True) + 6 if name else 0.0), top, layout, 11, LIGHT.text)))
+    for number, note in enumerate(notes, 1):
+        lines.append(svg_text(Text(10, top + 14 * number, _fitting(note, 11, LABEL_WIDTH - 16), 11, LIGHT.muted)))
+    return lines
+
+
+def _fitting(text: str, size: float, room: float) -> str:
+    """A text, its middle left out as far as its place asks for it."""
+    cuts = (short(text, longest) for longest in range(min(len(text), 40), 1, -1))
+    return next((cut for cut in cuts if text_width(cut, size, size > 11) <= room), text[:1])
 
 
 def _size(kind: TensorType) -> tuple[float, float]:
@@ -231,9 +242,9 @@ def _size(kind: TensorType) -> tuple[float, float]:
     if len(kind.shape) == 1:
         return 126.0, 24.0
     if len(kind.shape) > 2:
-        return 92.0, 54.0
+        return 92.0, 46.0
     rows, columns = kind.shape
-    return (104.0, 56.0) if columns > 1.25 * rows else (48.0, 76.0) if rows > 1.25 * columns else (64.0, 64.0)
+    return (104.0, 52.0) if columns > 1.25 * rows else (42.0, 60.0) if rows > 1.25 * columns else (58.0, 58.0)
 
 
 def _under(row: Row, rank: int) -> str:
@@ -278,7 +289,7 @@ def _cell(row: Row, rank: int, corner: Point, size: tuple[float, float]) -> list
     # On the front face, which lies to the left of the middle and below the top.
     x = corner[0] + size[0] / 2 - (DEPTH_X / 2 if leading else 0.0)
     y = corner[1] + (DEPTH_Y if leading else 0.0) + size[1] / 2 + 4
-    lines += [svg_text(Text(x, y, text, 10.5, LIGHT.text, True, "middle"))] if text else []
+    lines += [svg_text(Text(x, y, text, 11, LIGHT.text, True, "middle"))] if text else []
     return [*lines, "</g>"]
 
 

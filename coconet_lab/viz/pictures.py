@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from coconet_lab.arguments import file_access, refusal, whole
+from coconet_lab.arguments import path as checked_path
+from coconet_lab.errors import ToolError
+from coconet_lab.ir.program import Program
 from coconet_lab.viz.layouts import collective_svg, layout_svg
 
 
@@ -17,8 +21,9 @@ class Picture:
 
     def save(self, path: str) -> None:
         """Write the picture as SVG."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.svg)
+        where = checked_path(path, "a picture's file", hint='.save("x.svg")', error=ToolError)
+        with file_access("write", where, ToolError):
+            where.write_text(self.svg, encoding="utf-8")
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"image/svg+xml": self.svg, "text/plain": self.title}
@@ -43,6 +48,11 @@ def layout_picture(item: Any, collective: str | None = None, *, ranks: int | Non
     >>> layout_picture(program, "total")
     Picture(title='total of sum')
     """
+    if ranks is not None:
+        ranks = whole(ranks, "the number of ranks", least=1, hint="ranks=4")
+    if collective is not None and not isinstance(item, Program):
+        rule = "a collective is one of a program's"
+        raise refusal("where the collective is", item, rule, "layout_picture(program, name)")
     if collective is not None:
         return Picture(f"{collective} of {item.name}", collective_svg(item, collective))
     return Picture(repr(item), layout_svg(item, ranks))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from coconet_lab.arguments import shown
 from coconet_lab.errors import InputError
+from coconet_lab.site import caller_site
 from coconet_lab.viz.charts import add_caption, new_axes, plain_frame
 from coconet_lab.viz.palette import LIGHT
 from coconet_lab.viz.scene import short, visible
@@ -79,10 +81,14 @@ def timeline(trace: Iterable[TimedSpan], ax: Any = None, *, provenance: Mapping[
     >>> ax.get_xlabel()
     'µs'
     """
-    spans = list(trace)
-    if not spans:
+    spans = list(trace) if isinstance(trace, Iterable) else [trace]
+    wrong = [span for span in spans if not hasattr(span, "end_us")]
+    if not spans or wrong:
         raise InputError(
-            "the trace has no span", rule="a timeline shows at least one", hint="cluster.run(schedule, inputs).trace"
+            f"{shown(wrong[0])} is no span of a trace" if wrong else "the trace has no span",
+            rule="a timeline shows at least one",
+            where=str(caller_site() or ""),
+            hint="cluster.run(schedule, inputs).trace",
         )
     rows = _rows(spans)
     ax = new_axes(ax, (7.6, 0.7 + 0.26 * len(rows)))

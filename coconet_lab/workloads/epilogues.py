@@ -10,7 +10,7 @@ from coconet_lab.lang.communicate import all_reduce
 from coconet_lab.lang.compute import add, dropout, matmul, tensor
 from coconet_lab.lang.value import Value
 from coconet_lab.schedule.schedule import Schedule
-from coconet_lab.workloads.workload import Workload, wire_dtype
+from coconet_lab.workloads.workload import Workload, extent, wire_dtype
 
 DROPOUT = 0.1
 
@@ -18,6 +18,7 @@ DROPOUT = 0.1
 def epilogue(batch: int, sequence: int, hidden: int, inner: int, dtype: str) -> tuple[list[Value], Value]:
     """Inputs and output of a layer whose matmul contracts `inner` (sliced among the ranks) to `hidden`."""
     kind = wire_dtype(dtype)
+    batch, sequence, hidden = extent(batch, "batch"), extent(sequence, "sequence"), extent(hidden, "hidden")
     x = tensor("x", kind, (batch, sequence, inner), Sliced(2))
     w = tensor("w", kind, (inner, hidden), Sliced(0))
     b = tensor("b", kind, (hidden,), Replicated)
@@ -64,5 +65,5 @@ def self_attention(
 
 def mlp(batch: int = 8, sequence: int = 1024, hidden: int = 3072, ranks: int = 4, dtype: str = "fp16") -> Workload:
     """The epilogue of an MLP block: ``[B, S, 4H/P] × [4H/P, H]`` on every rank."""
-    inputs, out = epilogue(batch, sequence, hidden, 4 * hidden, dtype)
+    inputs, out = epilogue(batch, sequence, hidden, 4 * extent(hidden, "hidden"), dtype)
     return Workload("mlp", dtype, program("mlp", inputs=inputs, outputs=[out], ranks=ranks), _RECIPES)

@@ -17,7 +17,7 @@ from coconet_lab.lang.communicate import GROUP, all_reduce
 from coconet_lab.lang.compute import add, cast, div, norm, scalar, sqrt, tensor, update, where
 from coconet_lab.lang.value import Value
 from coconet_lab.schedule.schedule import Schedule
-from coconet_lab.workloads.workload import Workload, wire_dtype
+from coconet_lab.workloads.workload import Workload, extent, wire_dtype
 
 Elements = int | Sequence[Sequence[int]]
 
@@ -41,6 +41,8 @@ class _Start:
 
 def _start(elements: Elements, dtype: str) -> _Start:
     wire = wire_dtype(dtype)
+    if not isinstance(elements, Sequence) or isinstance(elements, str | bytes):
+        elements = extent(elements, "elements")
     shape = [elements] if isinstance(elements, int) else elements
     gradient = tensor("g", wire, shape, Local)
     weight = tensor("w", FP32, shape, Replicated)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from coconet_lab.arguments import one_of, whole
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir.dtypes import FP16, FP32, DType
 from coconet_lab.ir.inputs import random_inputs
 from coconet_lab.ir.program import Program
 from coconet_lab.schedule.schedule import Schedule
+from coconet_lab.site import caller_site
 
 WIRE_DTYPES: dict[str, DType] = {"fp32": FP32, "fp16": FP16}
 
@@ -57,6 +59,7 @@ class _Schedules(dict[str, Schedule]):
         raise ProgramError(
             f"workload {self._workload!r} has no schedule {name!r}",
             rule="schedules have the paper's names",
+            where=str(caller_site() or ""),
             hint=", ".join(map(repr, self)),
         )
 
@@ -66,8 +69,9 @@ class _Schedules(dict[str, Schedule]):
 
 def wire_dtype(name: str) -> DType:
     """The element type on the wire that ``dtype="fp16"`` or ``"fp32"`` asks for."""
-    if name not in WIRE_DTYPES:
-        raise ProgramError(
-            f"no workload of dtype {name!r}", rule=f"dtype is one of {', '.join(WIRE_DTYPES)}", hint='dtype="fp32"'
-        )
-    return WIRE_DTYPES[name]
+    return WIRE_DTYPES[one_of(name, WIRE_DTYPES, "a workload's dtype", hint='dtype="fp32"')]
+
+
+def extent(given: Any, what: str) -> int:
+    """A size that a workload was asked for."""
+    return whole(given, f"{what} of a workload", least=1, hint=f"{what}=8")

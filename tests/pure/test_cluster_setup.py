@@ -51,11 +51,11 @@ def test_cuda_where_there_is_none_for_every_rank_is_refused(gpus, cupy, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"ranks": 0}, "no cluster of 0 ranks"),
-        ({"ranks": 2.5}, "no cluster of 2.5 ranks"),
-        ({"ranks": True}, "no cluster of True ranks"),
-        ({"backend": "tpu"}, "no backend 'tpu'"),
-        ({"nodes": 0}, "on 0 nodes"),
+        ({"ranks": 0}, "number of ranks is 0"),
+        ({"ranks": 2.5}, "number of ranks is 2.5"),
+        ({"ranks": True}, "number of ranks is True"),
+        ({"backend": "tpu"}, "the backend is 'tpu'"),
+        ({"nodes": 0}, "number of nodes is 0"),
         ({"deadline_s": 0}, "deadline_s is 0"),
         ({"deadline_s": float("nan")}, "deadline_s is nan"),
     ],

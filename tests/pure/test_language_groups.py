@@ -23,7 +23,7 @@ def test_layouts_and_blocks_mean_the_ranks_of_a_group():
 
 @pytest.mark.parametrize(("ranks", "groups"), [(5, 2), (0, 1), (4, 0), (2, 4)])
 def test_groups_have_the_same_whole_number_of_ranks(ranks, groups):
-    with pytest.raises(cl.ProgramError, match="groups"):
+    with pytest.raises(cl.ProgramError, match=r"groups|number of ranks"):
         cl.program("p", outputs=[vector() + 1], ranks=ranks, groups=groups)
 
 

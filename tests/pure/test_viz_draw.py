@@ -174,9 +174,9 @@ def test_a_new_group_is_lit_and_its_members_are_not(steps):
 def test_a_step_that_is_not_there_is_refused_and_so_is_what_has_no_graph(steps):
     with pytest.raises(ProgramError, match="steps 1 to 2"):
         draw(steps, step=3)
-    with pytest.raises(ProgramError, match="cannot draw a int"):
+    with pytest.raises(ProgramError, match="what to draw is 3"):
         draw(3)
-    with pytest.raises(ProgramError, match="types='none'"):
+    with pytest.raises(ProgramError, match="types is 'none'"):
         draw(steps, types="none")
     assert draw(steps).scene.title == "self_attention · 4 ranks"
 
