@@ -12,12 +12,14 @@ import secrets
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from coconet_lab.errors import ClusterError
 from coconet_lab.run import launcher, ranks
+from coconet_lab.run.calls import Interrupted
 from coconet_lab.run.devices import cores
 from coconet_lab.run.guard import (
     MARK,
@@ -59,6 +61,7 @@ class Session:
         self._guard: Guard | None = None
         self._cluster: Any = None
         self._queue: Queue | None = None
+        self._is_stopping = threading.Event()  # another thread wants no ranks any more
         self._watch: DeathWatch | None = None
         self._shared_files: set[str] = set()
 
@@ -116,6 +119,7 @@ class Session:
         )
 
     def _start_engines(self) -> None:
+        self._is_stopping.clear()
         self._cluster.start_engines_sync(self.request.ranks)
         engines = self._cluster.engine_set
         job = getattr(engines, "job_id", "")
@@ -128,9 +132,11 @@ class Session:
     def _await_ranks(self) -> None:
         """Wait for all engines, then open every rank's channel and check that they are one world."""
         if self._queue is not None:
-            self._queue.wait(self._say, until=lambda: len(self.client.ids) >= self.request.ranks)
+            self._queue.wait(self._say, until=lambda: self._are_there() or self._is_stopping.is_set())
         deadline = time.monotonic() + self.request.start_s
-        while len(self.client.ids) < self.request.ranks:
+        while not self._are_there():
+            if self._is_stopping.is_set():
+                raise Interrupted(f"Interrupted: the start of {self.request.ranks} ranks was stopped", None)
             if not self._is_launcher_alive():
                 raise self._failure(
                     f"mpiexec ended while {len(self.client.ids)} of {self.request.ranks} ranks had started",
@@ -155,6 +161,9 @@ class Session:
             pids = [world.pid for world in self.worlds]
             self._watch, self._shared_files = DeathWatch(pids), mapped_mpich_files(pids)
         self.generation += 1
+
+    def _are_there(self) -> bool:
+        return len(self.client.ids) >= self.request.ranks
 
     def _check_world(self, worlds: list[ranks.World]) -> None:
         sizes = sorted({world.size for world in worlds})
@@ -182,6 +191,16 @@ class Session:
         )
 
     # Watching
+
+    @property
+    def queue(self) -> str:
+        """What a batch queue says of the job while it waits: ``job pending (Resources), 2 min``; else empty."""
+        queue = self._queue
+        return queue.words if queue is not None and not self.views else ""
+
+    def stop_starting(self) -> None:
+        """End a start that is under way in another thread, and with it the batch job it waits for."""
+        self._is_stopping.set()
 
     def _is_launcher_alive(self) -> bool:
         engines = self._cluster.engine_set if self._cluster is not None else None

@@ -43,6 +43,7 @@ class Queue:
         self._command = [squeue, "--noheader", "--format=%T|%r", f"--jobs={job}"]
         self._poll_s = poll_s
         self._seen: tuple[float, tuple[str, str]] = (0.0, ("", ""))
+        self._since_s = time.monotonic()
 
     def state(self) -> tuple[str, str]:
         """The job's state and the reason it waits, at most `poll_s` old."""
@@ -57,6 +58,16 @@ class Queue:
         known = parse_state(lines[0] if lines else "")
         self._seen = (time.monotonic(), known)
         return known
+
+    @property
+    def words(self) -> str:
+        """What the last look found, without looking: ``job pending (Resources), 2 min``; empty before the first."""
+        taken_s, (state, reason) = self._seen
+        if not taken_s:
+            return ""
+        waited_s = time.monotonic() - self._since_s
+        waited = f"{waited_s:.0f} s" if waited_s < 60 else f"{waited_s / 60:.0f} min"
+        return f"job {state.lower()}{f' ({reason})' if reason else ''}, {waited}"
 
     def is_alive(self) -> bool:
         """Whether the job is waiting or running, as far as anybody knows."""

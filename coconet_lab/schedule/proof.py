@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,7 +62,10 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def prove(base: Program, steps: Sequence[Transform], *, seed: int = 0, full: bool = False) -> Proof:
+def prove(
+    base: Program, steps: Sequence[Transform], *, seed: int = 0, full: bool = False,
+    before: Callable[[str], None] | None = None,
+) -> Proof:  # fmt: skip
     """Run `base` and what `steps` make of it on equal inputs, and compare all outputs and state on all ranks.
 
     Parameters
@@ -73,6 +76,8 @@ def prove(base: Program, steps: Sequence[Transform], *, seed: int = 0, full: boo
         Of the inputs drawn.
     full : bool
         Keep the program's extents instead of small ones.
+    before : callable or None
+        Called with each operation's name before it is computed; an exception of a class of its own ends the proof.
 
     Raises
     ------
@@ -82,11 +87,11 @@ def prove(base: Program, steps: Sequence[Transform], *, seed: int = 0, full: boo
     programs, size, notes = _programs(base, steps, full)
     start = programs[0]
     inputs = proof_inputs(start, integer_inputs(start), seed)
-    expected = run(start, inputs)
+    expected = run(start, inputs, before=before)
     sums = inexact_sums(expected)
 
     def differs(changed: Program) -> str | None:
-        return difference_text(expected, changed, _computed(changed, inputs), reordered(start, changed, sums))
+        return difference_text(expected, changed, _computed(changed, inputs, before), reordered(start, changed, sums))
 
     found = differs(programs[-1])
     if found is not None:
@@ -116,10 +121,10 @@ def _replayed(program: Program, steps: Sequence[Transform]) -> list[Program]:
     return programs
 
 
-def _computed(program: Program, inputs: dict[str, np.ndarray]) -> OracleRun | str:
+def _computed(program: Program, inputs: dict[str, np.ndarray], before: Callable[[str], None] | None) -> OracleRun | str:
     """The run, or why there is none."""
     try:
-        return run(program, inputs)
+        return run(program, inputs, before=before)
     except (CoconetError, ValueError, IndexError, TypeError, KeyError) as error:
         return f"the program cannot be computed: {type(error).__name__}: {error}"
 

@@ -99,6 +99,33 @@ def test_an_interrupt_while_the_job_waits_cancels_it(slurm: Path) -> None:
     assert not (slurm / "pid").exists()
 
 
+def test_another_thread_sees_the_queue_and_can_end_the_wait(slurm: Path) -> None:
+    (slurm / "full").touch()
+    cluster = cluster_of(slurm)
+    ended: list[str] = []
+
+    def start() -> None:
+        try:
+            cluster.start()
+        except KeyboardInterrupt as interrupt:
+            ended.append(str(interrupt))
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    wait_for(lambda: cluster.queue)
+    assert cluster.queue.startswith("job pending (Resources), ")
+    assert cluster.queue.endswith(" s")
+    cluster.cancel()
+    thread.join(60)
+    assert ended == ["Interrupted: the start of 2 ranks was stopped"]
+    assert (cluster.queue, cluster.state) == ("", "not started")
+    assert (slurm / "cancelled").read_text() == "4711"
+    (slurm / "full").unlink()
+    with cluster:  # a cancel that came once ends nothing later
+        assert cluster.queue == ""
+        assert cluster.state == "running"
+
+
 def test_a_job_that_leaves_the_queue_unrun_is_one_error(slurm: Path) -> None:
     (slurm / "gone").touch()
     with pytest.raises(ClusterError, match="Slurm job 4711 left the queue as GONE before its ranks started"):

@@ -290,3 +290,29 @@ def test_inputs_of_a_proof_do_not_depend_on_the_schedule():
     s = cl.Schedule(program).split("total").reorder("total", past="p1").as_slice("m", "v", "w")
     ours, theirs = random_inputs(s.program), random_inputs(program)
     assert all((ours[name] == theirs[name]).all() for name in theirs)
+
+
+class GoneError(Exception):
+    """A class of the caller's own."""
+
+
+def test_a_check_tells_each_operation_before_it_is_computed():
+    told: list[str] = []
+    schedule = cl.Schedule(self_attention()).split("total")
+    assert schedule.check(before=told.append) == schedule.check()
+    assert told == [*schedule.base.ops, *schedule.program.ops]
+
+
+@pytest.mark.parametrize("at", [1, 12])
+def test_what_the_caller_raises_between_two_operations_ends_the_check_there(at):
+    told: list[str] = []
+
+    def before(name: str) -> None:
+        told.append(name)
+        if len(told) == at:
+            raise GoneError
+
+    schedule = cl.Schedule(self_attention()).split("total")
+    with pytest.raises(GoneError):
+        schedule.check(before=before)
+    assert len(told) == at
