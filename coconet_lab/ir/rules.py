@@ -187,6 +187,12 @@ def _update(op: o.Op, items: Sequence[Named], ranks: int | None) -> TensorType:
             rule="an update keeps the tensor's shape",
             hint=f"compute a value of shape {list(kind.shape)}",
         )
+    if kind.per_piece != given.per_piece:  # as many elements as tensors: equal shapes of two meanings
+        raise LayoutError(
+            f"cannot update the list {quoted(tensor)} with {quoted(value)}, which has one value for each tensor",
+            rule="an update of a list is a list; one value a tensor combines with it, tensor by tensor",
+            hint=f"update({tensor}, 0 * {tensor} + {value})",
+        )
     if kind.group != given.group:
         raise LayoutError(
             f"cannot update {quoted(tensor)} of group {kind.group} with {quoted(value)} of group {given.group}",

@@ -137,6 +137,14 @@ def test_an_update_keeps_shape_dtype_and_group(v):
         cl.update(vector(), v)
 
 
+def test_a_list_is_not_updated_by_one_value_a_tensor_even_where_it_has_one_element_a_tensor():
+    v = cl.tensor("v", cl.FP32, [(1,), (1,)], cl.Replicated)
+    with pytest.raises(cl.LayoutError, match="cannot update the list 'v' with 'n'") as caught:
+        cl.update(v, cl.norm(v, name="n"))
+    assert caught.value.hint == "update(v, 0 * v + n)"
+    assert cl.update(v, 0 * v + cl.norm(v, name="n")).shape == (2,)
+
+
 def test_a_sliced_update_of_a_replicated_tensor_is_gathered_in_place():
     w = vector()
     part = cl.update(w, cl.reduce_scatter(vector("g", cl.Local), name="rs"), name="part")
