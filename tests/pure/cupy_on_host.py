@@ -97,7 +97,7 @@ class Runtime:
 
 
 class Stream:
-    """Runs at once what it is given; while it captures, keeps it."""
+    """Runs at once what it is given; while it captures, keeps it, and so do streams that wait for it."""
 
     _numbers = itertools.count(1)
 
@@ -111,20 +111,33 @@ class Stream:
         _HERE.stream = None
 
     def record(self, event=None):
+        event.of = self
         return event
 
     def wait_event(self, event):
-        pass
+        if event.of.captured is not None and self.captured is None:
+            self.captured = event.of.captured
+            self.captured.joined.append(self)
 
     def synchronize(self):
         pass
 
     def begin_capture(self):
-        self.captured = []
+        self.captured = Capture()
 
     def end_capture(self):
-        steps, self.captured = self.captured, None
+        steps = self.captured
+        for stream in (self, *steps.joined):
+            stream.captured = None
         return types.SimpleNamespace(upload=lambda stream: None, launch=lambda stream: [step() for step in steps])
+
+
+class Capture(list):
+    """What a graph does, in the order it was issued."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joined = []
 
 
 class Event:
