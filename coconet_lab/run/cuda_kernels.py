@@ -11,7 +11,7 @@ from coconet_lab.kernels.cuda_compile import Variant, compile_kernel, compile_te
 from coconet_lab.kernels.cuda_meet import NAME, meet_text
 from coconet_lab.kernels.cuda_printer import CudaSource, print_kernel
 from coconet_lab.kernels.kernel import Kernel
-from coconet_lab.kernels.plan import Launch, Plan
+from coconet_lab.kernels.plan import AnyEntry, Collective, Launch, Library, Plan, Transfer
 from coconet_lab.run.cuda_device import Gpu, import_cupy
 from coconet_lab.run.cuda_symmetric import agreed, exchange
 from coconet_lab.run.cuda_tuning import Tuning, chosen_defer, chosen_threads, chosen_unroll, wanted_ctas
@@ -50,7 +50,7 @@ class Kernels:
         started_s = time.perf_counter()
         self._modules: list[Any] = []
         self._gpu, self._tuning = gpu, tuning
-        streams = len({e.stream for e in plan.entries if isinstance(e, Launch) and _waits(e.kernel)}) or 1
+        streams = len({e.stream for e in plan.entries if _keeps_its_place(e)}) or 1
         found: dict[Kernel, Loaded] = {}
 
         def load() -> None:
@@ -87,6 +87,13 @@ class Kernels:
         module.load(code)
         self._modules.append(module)
         return module.get_function(name)
+
+
+def _keeps_its_place(entry: AnyEntry) -> bool:
+    """Whether its CTAs stay on the GPU until other ranks come: launches that wait, and the library's collectives."""
+    if isinstance(entry, Launch):
+        return _waits(entry.kernel)
+    return isinstance(entry, Collective | Transfer) or (isinstance(entry, Library) and entry.op.kind == "AllToAll")
 
 
 def _waits(kernel: Kernel) -> bool:

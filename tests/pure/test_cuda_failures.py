@@ -245,6 +245,25 @@ def test_a_launch_that_meets_has_no_more_ctas_than_a_pad_has_lines(monkeypatch):
     assert cuda_tuning.wanted_ctas(source, Tuning(), 1, 600) == MAX_CTAS
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a collective"])
+def test_a_launch_that_waits_leaves_room_for_a_collective_of_another_stream(beside):
+    # All CTAs of a launch must be there for its ranks to meet: NCCL's, which wait too, must not be in their place.
+    x, w = cl.tensor("x", cl.FP32, (4, 8), cl.Sliced(1)), cl.tensor("w", cl.FP32, (8, 4), cl.Sliced(0))
+    total = cl.all_reduce(cl.matmul(x, w, name="layer"), name="total")
+    out = cl.add(total, total, name="out")
+    extra = [cl.all_reduce(cl.tensor("g", cl.FP32, (6,), cl.Local), name="other")] if beside else []
+    program = cl.program("p", outputs=[out, *extra], ranks=2)
+    schedule = cl.Schedule(program).split("total").reorder("total", past="out").fuse("total_rs", "out", name="fused")
+    schedule = schedule.overlap("layer", "fused")
+
+    def work(world):
+        engine = engine_of(schedule.program, world)
+        return [loaded.ctas for kernel, loaded in engine.kernels.loaded.items() if kernel.has_peers]
+
+    for ctas in World.run(2, work):
+        assert ctas == [1 if beside else 2]
+
+
 def test_tuning_again_and_again_takes_no_more_memory():
     workload = workloads.lamb([(5,), (64, 33), (3,)], ranks=2, dtype="fp16")
     g = cl.tensor("g", cl.FP32, (50,), cl.Local)
