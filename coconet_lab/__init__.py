@@ -79,7 +79,7 @@ __version__ = "0.1.0"
 # Found when they are first asked for, so that importing the package loads no widgets.
 _LAZY = {
     "Explorer": "coconet_lab.viz.explorer.explorer",
-    "explore": "coconet_lab.viz.explorer.explorer",
+    "explore": "coconet_lab.viz.explorer.explore",
     "layout_picture": "coconet_lab.viz.pictures",
     "scaling_lines": "coconet_lab.viz.charts",
     "speedup_bars": "coconet_lab.viz.charts",

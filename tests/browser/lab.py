@@ -40,10 +40,10 @@ def notebook(*cells: str) -> str:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The address of a JupyterLab on `folder`; it and all its kernels are gone afterwards."""
+def served(folder: Path, program: str = "jupyter-lab") -> Iterator[str]:
+    """The address of a JupyterLab (or a Notebook) on `folder`; it and all its kernels are gone afterwards."""
     port = free_port()
-    own = folder / ".lab"
+    own = folder / f".{program}"
     settings = own / "set" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text(NO_NEWS)
@@ -54,7 +54,7 @@ def served(folder: Path) -> Iterator[str]:
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
     environment |= {name: str(own / place) for name, place in places.items()}
     command = [
-        str(BIN / "jupyter-lab"), "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        str(BIN / program), "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
         "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True",
         f"--ServerApp.root_dir={folder}",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.extension_manager=readonly",
@@ -78,7 +78,7 @@ def await_answer(address: str, server: subprocess.Popen[bytes], log: Path) -> No
                 return
         except OSError:
             if server.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()[-3000:]}") from None
+                raise RuntimeError(f"Jupyter did not start:\n{log.read_text()[-3000:]}") from None
             time.sleep(0.1)
 
 
@@ -92,9 +92,9 @@ def end(server: subprocess.Popen[bytes]) -> None:
         server.wait(timeout=10)
 
 
-def open_notebook(page: Any, address: str, name: str) -> None:
-    """Show a notebook, its kernel idle."""
-    page.goto(f"{address}/lab/tree/{name}?reset")
+def open_notebook(page: Any, address: str, name: str, place: str = "lab/tree") -> None:
+    """Show a notebook, its kernel idle; Notebook's `place` is ``notebooks``."""
+    page.goto(f"{address}/{place}/{name}?reset")
     page.wait_for_selector(".jp-NotebookPanel .jp-Notebook .jp-Cell", timeout=CELL_MS)
     page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=CELL_MS)
     with suppress(Exception):  # asked where the list of kernels came late
@@ -107,6 +107,28 @@ def run_all(page: Any) -> None:
     page.click("text=Run >> nth=0")
     page.click('li[data-command="runmenu:run-all"]')
     page.wait_for_selector(".cl-explorer .cl-canvas svg", timeout=CELL_MS)
+
+
+def run_cell(page: Any, source: str) -> str:
+    """Run source in a new cell at the end; its printed line."""
+    last = page.locator(".jp-Notebook .jp-Cell").last
+    last.locator(".cm-content").click()
+    page.keyboard.press("Escape")
+    page.keyboard.press("b")
+    cell = page.locator(".jp-Notebook .jp-Cell").last
+    cell.locator(".cm-content").click()
+    page.keyboard.insert_text(source)
+    page.keyboard.press("Control+Enter")
+    cell.locator(".jp-OutputArea-output").first.wait_for()
+    return str(cell.locator(".jp-OutputArea-output").first.inner_text())
+
+
+def restart_kernel(page: Any) -> None:
+    """A new kernel, as the menu gives it."""
+    page.click("text=Kernel >> nth=0")
+    page.click('li[data-command="kernelmenu:restart"]')
+    page.click('.jp-Dialog button:has-text("Restart")')
+    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=CELL_MS)
 
 
 def set_dark(page: Any, is_dark: bool) -> None:
@@ -131,9 +153,9 @@ def end_kernels(address: str) -> None:
 class Explorer:
     """An explorer on a page, in a person's words."""
 
-    def __init__(self, page: Any) -> None:
+    def __init__(self, page: Any, at: int = 0) -> None:
         self.page = page
-        self.root = page.locator(".cl-explorer").first
+        self.root = page.locator(".cl-explorer").nth(at)
 
     def see(self, text: str, pane: str = "moves", timeout: int = CELL_MS) -> None:
         """Wait until a pane shows a text."""

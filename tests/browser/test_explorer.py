@@ -6,6 +6,7 @@ import json
 
 import lab
 import pytest
+from lab import run_cell
 
 ATTENTION = """import coconet_lab as cl
 from coconet_lab import workloads
@@ -18,20 +19,6 @@ small = workloads.self_attention(batch=4, sequence=32, hidden=64, ranks=2)
 cluster = cl.Cluster(ranks=2, backend="cpu", deadline_s=60)
 ex = cl.explore(small, cluster=cluster, repeats=20, history="tries.json")
 ex"""
-
-
-def run_cell(page, source: str) -> str:
-    """Run source in a new cell at the end; its printed line."""
-    last = page.locator(".jp-Notebook .jp-Cell").last
-    last.locator(".cm-content").click()
-    page.keyboard.press("Escape")
-    page.keyboard.press("b")
-    cell = page.locator(".jp-Notebook .jp-Cell").last
-    cell.locator(".cm-content").click()
-    page.keyboard.insert_text(source)
-    page.keyboard.press("Control+Enter")
-    cell.locator(".jp-OutputArea-output").first.wait_for()
-    return cell.locator(".jp-OutputArea-output").first.inner_text()
 
 
 def test_five_clicks_lead_from_the_naive_program_to_the_overlapped_schedule(opened, page):

@@ -10,6 +10,7 @@ from viz_programs import HOSTILE
 
 import coconet_lab as cl
 from coconet_lab import FP32, Local, workloads
+from coconet_lab.run.trace import Span
 from coconet_lab.schedule.schedule import Schedule
 from coconet_lab.transforms.fuse import Fuse
 from coconet_lab.transforms.split import Split
@@ -18,6 +19,8 @@ from coconet_lab.viz.explorer import state as st
 from coconet_lab.viz.explorer.kernel_text import highlighted, kernel_of, kernel_texts
 from coconet_lab.viz.explorer.moves_panel import cards, declined, for_selection
 from coconet_lab.viz.explorer.paper import paper_schedules
+from coconet_lab.viz.explorer.said import said, said_of_run
+from coconet_lab.viz.explorer.spans import timeline_html
 from coconet_lab.viz.explorer.state import Measured
 from coconet_lab.viz.palette import DARK, LIGHT
 
@@ -178,3 +181,65 @@ def test_what_goes_to_another_group_is_counted_once():
     made = cl.workloads.pipeline(batch=4, sequence=8, hidden=16, ranks=4, groups=2).schedules["MegatronLM"]
     assert made.ledger().between_groups_bytes > 0
     assert costs.costs_of(made.program).wire_bytes == made.ledger().wire_bytes
+
+
+# -- for those who do not look -----------------------------------------------------------------------------------------
+
+
+def test_a_box_is_read_out_with_what_it_reads():
+    drawn = graph.Graphs().draw(attention())
+    labels = drawn.labels()
+    assert labels[drawn.ids["add_1"]] == "add_1, Add, Replicated, reads total, b"
+    assert labels[drawn.ids["b"]] == "b, input, Replicated, FP16 [3072]"
+
+
+def test_what_is_said_aloud_is_where_one_is_what_can_be_done_and_how_the_run_goes():
+    state = st.select(st.apply(st.start(Schedule(attention())), Split("total")), ["total"])
+    state = st.measured(st.proved(state, 1, "proved", "equal"), 1, Measured((10.0,), 1, 4, "cpu"))
+    assert said(state, [0], None, "") == {
+        "schedule": "split total: equal to the start, 10 µs", "moves": "1 legal move for total", "run": ""
+    }  # fmt: skip
+    busy = pages.Busy("split total: run 19 of 30, slowest rank 2, 0.3 s left", 19, 30, True)
+    heard = said(st.undo(state), None, busy, "")
+    assert heard == {"schedule": "start", "moves": "", "run": "Running, 50 %"}
+
+
+def test_what_is_said_of_a_run_changes_a_few_times_and_not_with_every_repeat():
+    heard = {said_of_run(pages.Busy(f"start: run {done} of 30, slowest rank 0", done, 30)) for done in range(31)}
+    assert heard == {f"Running, {share} %" for share in (0, 25, 50, 75, 100)}
+    waits = {said_of_run(pages.Busy(f"Waiting for 2 ranks: job pending (Resources), {s} s")) for s in range(60)}
+    assert waits == {"Waiting for 2 ranks: job pending (Resources)"}
+
+
+def test_in_the_history_one_row_is_a_stop_of_tab_and_every_row_says_all_in_words():
+    state = st.apply(st.start(Schedule(attention())), Split("total"))
+    state = st.measured(st.proved(state, 1, "proved", "equal"), 1, Measured((10.0,), 1, 4, "cpu"))
+    rows = re.findall(r'role="treeitem"[^>]*', pages.history(state, [], {1: "MM-RS-AG-C"}))
+    assert [re.search('tabindex="([^"]*)"', row)[1] for row in rows] == ["-1", "0"]
+    assert [re.search('aria-label="([^"]*)"', row)[1] for row in rows] == [
+        "start: not checked", "split total = MM-RS-AG-C: equal to the start, 10 µs"
+    ]  # fmt: skip
+
+
+# -- the timeline ------------------------------------------------------------------------------------------------------
+
+
+def test_a_timeline_has_a_lane_for_each_rank_and_stream_in_the_colours_of_the_layouts():
+    spans = [
+        Span(0, 0, "layer", "MatMul", 0.0, 60.0, "Local"), Span(0, 1, "total_rs", "Launch", 60.0, 90.0, "Sliced(0)", 2),
+        Span(1, 1, "total_rs", "wait", 0.0, 100.0, "Sliced(0)"), Span(1, 0, "<b>", "Launch", 99.9, 100.0),
+    ]  # fmt: skip
+    html = timeline_html(spans)
+    lanes = html.split('class="cl-lane"')[1:]
+    assert [re.search(r'cl-lane-name[^>]*>([^<]*)', lane)[1] for lane in lanes] == [
+        "rank 0", "link", "rank 1", "link", ""
+    ]  # fmt: skip
+    assert 'class="cl-span local" style="left:0.00%;width:60.00%"' in lanes[0]
+    assert (
+        'class="cl-span sliced" style="left:60.00%;width:30.00%" title="total_rs chunk 2 (Launch): 30 µs"' in lanes[1]
+    )
+    assert 'class="cl-span wait"' in lanes[3]
+    assert "<b>" not in html
+    assert 'title="&lt;b&gt; (Launch): 0.1 µs"></i>' in lanes[2], (
+        "too narrow for its name, and never narrower than seen"
+    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 from explorer_programs import attention, small_attention
 
+import coconet_lab as cl
 from coconet_lab.errors import IllegalTransform, ProgramError
 from coconet_lab.run.trace import Span
 from coconet_lab.schedule.schedule import Schedule
@@ -148,3 +150,108 @@ def test_a_malformed_node_is_refused(place, value):
     data["nodes"][1][place] = value
     with pytest.raises(ProgramError):
         history_file.from_text(json.dumps(data), small_attention())
+
+
+# -- one file, several explorers, and files that cannot be written ---------------------------------------------------
+
+
+def kept(path) -> history_file.HistoryFile:
+    return history_file.HistoryFile(path, small_attention())
+
+
+def test_two_writers_of_one_file_lose_no_schedule_name_proof_or_time(tmp_path):
+    file = tmp_path / "tries.json"
+    start = st.start(Schedule(small_attention()))
+    one, two = kept(file), kept(file)
+    assert (one.read(), two.read()) == (None, None)
+    first = one.save(st.apply(start, Split("total")))
+    second = st.apply(start, Fuse(("add_1", "out")))
+    second = st.measured(st.rename(second, 1, "mine"), 1, Measured((3.0,), 1, 2, "cpu"))
+    second = two.save(second)
+    assert [node.title for node in second.nodes] == ["start", "mine", "split total"]
+    assert second.current == 1, "one stays where one is"
+    first = one.save(st.apply(first, Reorder("total", ("out",))))
+    assert [node.title for node in first.nodes] == ["start", "split total", "reorder total past out", "mine"]
+    assert first.nodes[3].measured == second.nodes[1].measured
+    again = kept(file).read()
+    assert again.nodes == first.nodes
+
+
+def test_below_a_schedule_that_both_have_each_keeps_its_own_branch():
+    shared = st.apply(st.start(Schedule(small_attention())), Split("total"))
+    mine = st.apply(shared, Reorder("total", ("out",)))
+    theirs = st.proved(st.apply(shared, Reorder("total", ("drop",))), 1, "proved", "equal: 1 output")
+    found = history_file.merged(mine, theirs)
+    assert [(node.parent, node.title) for node in found.nodes] == [
+        (None, "start"), (0, "split total"), (1, "reorder total past out"), (1, "reorder total past drop")
+    ]  # fmt: skip
+    assert found.nodes[1].proof == "proved"
+    assert history_file.merged(found, theirs) is found
+
+
+def test_what_nobody_else_has_written_is_not_read_again(tmp_path, monkeypatch):
+    one = kept(tmp_path / "tries.json")
+    state = one.save(grown())
+    monkeypatch.setattr(history_file, "from_text", lambda *_: pytest.fail("read again"))
+    assert one.save(state) is state
+    (tmp_path / "tries.json").unlink()
+    assert one.save(state) is state, "a file that was taken away is written anew"
+    assert (tmp_path / "tries.json").exists()
+
+
+def test_a_file_that_meanwhile_belongs_to_another_program_is_left_alone(tmp_path):
+    file = tmp_path / "tries.json"
+    one = kept(file)
+    one.save(grown())
+    history_file.write(file, history_file.to_text(at_start()))
+    before = file.read_bytes()
+    with pytest.raises(ProgramError, match="another program"):
+        one.save(grown())
+    assert file.read_bytes() == before
+
+
+def test_a_read_only_history_is_read_and_never_replaced(tmp_path):
+    file = tmp_path / "tries.json"
+    kept(file).save(grown())
+    file.chmod(0o444)
+    before = file.read_bytes()
+    one = kept(file)
+    assert len(one.read().nodes) == 3
+    with pytest.raises(ProgramError, match=r"tries\.json is read-only") as caught:
+        one.save(at_start())
+    assert len(str(caught.value).splitlines()) == 4
+    assert file.read_bytes() == before
+
+
+def test_a_link_to_a_history_stays_a_link(tmp_path):
+    file, link = tmp_path / "tries.json", tmp_path / "link.json"
+    kept(file).save(grown())
+    link.symlink_to(file)
+    kept(link).save(grown())
+    assert link.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "tries.json"]
+
+
+@pytest.mark.parametrize("make", [lambda file: file.mkdir(), lambda file: file.write_bytes(b"\xff\xfe\x00")])
+def test_what_is_no_text_is_one_error_of_four_lines(tmp_path, make):
+    make(tmp_path / "tries.json")
+    with pytest.raises(ProgramError, match="no history") as caught:
+        kept(tmp_path / "tries.json").read()
+    assert len(str(caught.value).splitlines()) == 4
+
+
+def test_exploring_goes_on_where_the_history_cannot_be_kept_and_says_so_once(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    ex = cl.explore(small_attention(), history=tmp_path / "file" / "tries.json")
+    with pytest.warns(RuntimeWarning, match="the history cannot be written"):
+        ex.apply(Split("total"))
+    assert "the history cannot be written" in ex._view()["moves"]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        ex.apply(Reorder("total", ("out",)))
+    assert ex.wait(60)
+    assert told == []
+    assert [node.title for node in ex.history] == ["start", "split total", "reorder total past out"]
+    assert "cannot be written" not in ex._view()["moves"]
+    with pytest.raises(ProgramError, match="cannot be written"):
+        ex.save()

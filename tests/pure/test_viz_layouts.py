@@ -113,7 +113,7 @@ def test_a_list_value_shows_the_borders_of_its_tensors():
     grads = cl.tensor("grads", cl.FP32, [(3000,), (500, 20), (7,)], cl.Sliced(0))
     svg = layout_svg(grads, ranks=4)
     assert "FP32 3 tensors" in texts(svg)
-    assert "13,007 elements, 16 KiB a rank" in texts(svg)
+    assert {"13,007 elements", "16 KiB a rank"} <= set(texts(svg))
     borders = [e.get("d") for e in ET.fromstring(svg).iter(f"{SVG}path") if e.get("stroke") == LIGHT.muted]
     assert [len(re.findall("M", path)) for path in borders] == [2] * 4
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def clicked(ex: Explorer, message: Mapping[str, Any]) -> None:
-    """Do what a message asks for; an unknown or stale one does nothing.
+    """Do what a message asks for; a stale one, or a ``knock`` that asks whether somebody is there, does nothing.
 
     Parameters
     ----------

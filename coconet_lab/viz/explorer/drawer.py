@@ -12,10 +12,10 @@ from coconet_lab.run.results import duration
 from coconet_lab.viz.explorer.costs import FIELDS, Costs
 from coconet_lab.viz.explorer.html import button, lines_text, select, tag, text
 from coconet_lab.viz.explorer.kernel_text import KernelText, highlighted
-from coconet_lab.viz.explorer.spans import timeline_svg
+from coconet_lab.viz.explorer.spans import timeline_html
 from coconet_lab.viz.explorer.state import TABS, Node, State
 from coconet_lab.viz.layouts import collective_svg, layout_svg
-from coconet_lab.viz.scene import bytes_text
+from coconet_lab.viz.scene import bytes_text, short
 
 NOTES = {
     "layout": "which rank holds which block, before and after",
@@ -28,11 +28,12 @@ NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An error a person should see: its four lines, tracebacks by rank, and whether the ranks have ended."""
+    """What a person should read: an error's four lines, tracebacks by rank, whether the ranks have ended; or a word."""
 
     words: str
     tracebacks: tuple[tuple[int, str], ...] = ()
     is_death: bool = False
+    is_error: bool = True
 
 
 def tabs(open_tab: str) -> str:
@@ -42,7 +43,9 @@ def tabs(open_tab: str) -> str:
                aria_selected="true" if name == open_tab else "false", tabindex=0 if name == open_tab else -1)
         for name in TABS
     )  # fmt: skip
-    return tag("div", row, role="tablist", cls="cl-tablist") + tag("span", NOTES[open_tab], cls="cl-dim")
+    return tag("div", row, role="tablist", cls="cl-tablist", aria_label="details") + tag(
+        "span", NOTES[open_tab], cls="cl-dim"
+    )
 
 
 def layout_tab(program: Program, selected: Sequence[str]) -> str:
@@ -87,13 +90,12 @@ def code_tab(found: Sequence[KernelText], at: int, state: State, error: str = ""
         return tag("div", head, cls="cl-code-head") + words
     kernel = found[at]
     if len(found) > 1:
-        options = [(str(i), f"{k.name} ({len(k.ops)} ops)") for i, k in enumerate(found)]
+        options = [(str(i), f"{short(k.name, 40)} ({_count(len(k.ops), 'op')})") for i, k in enumerate(found)]
         head += select("kernel", options, str(at), label="kernel", data_key="kernel")
     else:
         head += tag("code", text(kernel.name))
     marked = [name for name in state.selected if name in kernel.ops]
-    ops, launches = len(kernel.ops), kernel.launches
-    count = f"{ops} op{'' if ops == 1 else 's'}, {launches} launch{'' if launches == 1 else 'es'}"
+    count = f"{_count(len(kernel.ops), 'op')}, {_count(kernel.launches, 'launch', 'es')}"
     head += tag("span", count + (f" · marked: {text(', '.join(marked))}" if marked else ""), cls="cl-dim")
     head += tag("span", "", cls="cl-gap")
     head += button("Copy", "copy", key="copy code", data_copies="code")
@@ -104,6 +106,10 @@ def code_tab(found: Sequence[KernelText], at: int, state: State, error: str = ""
     return tag("div", head, cls="cl-code-head") + body
 
 
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"
+
+
 def run_tab(state: State, notice: Notice | None, instead: str) -> str:
     """Bars of the measured times, and when what ran in the last run; errors on top; `instead` where there are none."""
     parts = [error_box(notice)] if notice is not None else []
@@ -112,12 +118,12 @@ def run_tab(state: State, notice: Notice | None, instead: str) -> str:
         if notice is None:
             parts.append(tag("p", text(instead), cls="cl-dim"))
         return "".join(parts)
-    left = tag("h4", "Time by schedule") + _bars(state, timed)
+    left = tag("h4", "Time by schedule") + tag("div", _bars(state, timed), cls="cl-bars")
     last = state.node.measured if state.node.measured is not None else timed[-1].measured
     spans = last.spans if last is not None else ()
     shown = state.node if state.node.measured is not None else timed[-1]
     right = tag("h4", f"Last run {tag('span', 'of ' + text(shown.title), cls='cl-dim')}")
-    right += timeline_svg(spans) if spans else tag("p", "no trace of it is kept", cls="cl-dim")
+    right += timeline_html(spans) if spans else tag("p", "no trace of it is kept", cls="cl-dim")
     parts.append(tag("div", tag("div", left) + tag("div", right), cls="cl-runs"))
     return "".join(parts)
 
@@ -131,7 +137,7 @@ def error_box(notice: Notice) -> str:
         inner += tag("details", tag("summary", f"traceback of rank {rank}", data_key=f"trace {rank}")
                      + tag("pre", lines_text(words)))  # fmt: skip
     inner += button("Dismiss", "dismiss", cls="cl-link")
-    return tag("div", inner, cls="cl-error", role="alert")
+    return tag("div", inner, cls="cl-error" if notice.is_error else "cl-note", role="alert")
 
 
 def _bars(state: State, timed: Sequence[Node]) -> str:
@@ -223,5 +229,7 @@ def script_tab(script: str) -> str:
     """The Python that rebuilds the schedule, with a copy button."""
     head = tag("span", "", cls="cl-gap") + button("Copy", "copy", key="copy script", data_copies="script")
     head += button("Save", "save", key="save script", data_copies="script", data_file="schedule.py")
-    body = tag("pre", lines_text(script), cls="cl-code", tabindex=0, data_key="script text", aria_label="script")
+    body = tag(
+        "pre", lines_text(script), cls="cl-code cl-script", tabindex=0, data_key="script text", aria_label="script"
+    )
     return tag("div", head, cls="cl-code-head") + body

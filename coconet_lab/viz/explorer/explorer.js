@@ -8,6 +8,7 @@ const KEYS = [
   ["+ − 0", "zoom in, out, fit"], ["1 – 9", "take that move"], ["U Y", "undo, redo"], ["C", "check"],
   ["R", "run"], [".", "cancel"], ["/", "find a name"], ["?", "these keys"],
 ];
+const LONGEST_PRESS_MS = 1500;
 
 function make(tag, cls, parent) {
   const node = document.createElement(tag);
@@ -19,25 +20,35 @@ function make(tag, cls, parent) {
 class Page {
   constructor(model, el) {
     this.model = model;
+    this.id = Math.random().toString(36).slice(2);
     this.sent = 0;
     this.drawn = {};
     this.zoom = { k: 1, x: 0, y: 0, fit: true };
     this.root = make("div", "cl-explorer", el);
     this.root.setAttribute("role", "region");
     this.root.tabIndex = -1; // a click between the buttons keeps the keys here
-    this.root.setAttribute("aria-label", "schedule explorer");
     this.grid = make("div", "cl-grid", this.root);
     this.pane = {};
     for (const name of ["header", "graph", "legend", "moves", "history", "strip", "tabs", "drawer"]) {
       this.pane[name] = make("div", `cl-pane cl-${name}`, this.grid);
     }
+    this.pane.drawer.setAttribute("role", "tabpanel");
     this.pane.tools = make("div", "cl-tools", this.pane.graph);
     this.canvas = make("div", "cl-canvas", this.pane.graph);
     this.keys = make("div", "cl-keys", this.grid);
     this.keys.hidden = true;
+    this.keys.tabIndex = -1;
+    this.keys.setAttribute("role", "dialog");
+    this.keys.setAttribute("aria-label", "keys");
     this.keys.innerHTML = "<h3>Keys</h3>" + KEYS.map(([k, w]) => `<div><kbd>${k}</kbd> ${w}</div>`).join("");
     this.tip = make("div", "cl-tip", this.grid);
     this.tip.hidden = true;
+    this.gone = make("div", "cl-gone", this.grid);
+    this.gone.hidden = true;
+    this.gone.setAttribute("role", "alert");
+    this.live = make("div", "cl-live", this.grid);
+    this.live.setAttribute("aria-live", "polite");
+    this.spoken = {};
     this.hide = make("style", "", this.root);
     this.listen();
     this.draw();
@@ -46,35 +57,60 @@ class Page {
   // -- drawing -----------------------------------------------------------------------------------------------------
 
   draw() {
+    // What a finger is on stays until it is lifted: a button drawn anew in between would get no click.
+    this.isLate = this.isPressed;
+    if (this.isPressed) return;
     const view = this.model.get("view");
     const focus = this.focusKey();
+    this.root.setAttribute("aria-label", `schedule explorer of ${view.program ?? ""}`);
     for (const name of PANES) this.fill(name, view[name] ?? "");
     if (this.drawn.graph !== view.graph) {
       this.drawn.graph = view.graph;
       this.canvas.innerHTML = view.graph ?? "";
       this.wire(view);
     }
+    this.pane.drawer.setAttribute("aria-label", this.pane.tabs.querySelector('[aria-selected="true"]')?.textContent ?? "");
     this.mark(view);
     this.refocus(focus);
     this.hide.textContent = view.mark ? `.${view.mark} { display: none !important; }` : "";
+    this.speak(view.said);
     this.root.dataset.n = view.n;
+  }
+
+  speak(said) {
+    // One line for each thing there is to tell: a screen reader reads those that change.
+    for (const [what, words] of Object.entries(said ?? {})) {
+      this.spoken[what] ??= make("p", "", this.live);
+      if (this.spoken[what].textContent !== words) this.spoken[what].textContent = words;
+    }
   }
 
   fill(name, html) {
     if (this.drawn[name] === html) return;
     const pane = this.pane[name];
     const typing = document.activeElement;
-    // What is being typed is not taken away: the pane is drawn with the next state.
+    // What is being typed, or chosen from an open list, is not taken away: the pane is drawn when the focus leaves it.
     if (typing?.tagName === "INPUT" && pane.contains(typing) && typing.value !== typing.defaultValue) return;
+    if (this.choosing && pane.contains(this.choosing)) return;
     const [top, left] = [pane.scrollTop, pane.scrollLeft];
     const open = [...pane.querySelectorAll("details[open] > summary")].map((s) => s.dataset.key);
     this.drawn[name] = html;
     pane.innerHTML = html;
     this.hovering = false;
-    if (name === "moves") this.tip.hidden = true;
+    if (name === "moves") this.nameRules(pane);
     for (const key of open) pane.querySelector(`summary[data-key="${CSS.escape(key)}"]`)?.parentElement.setAttribute("open", "");
     [pane.scrollTop, pane.scrollLeft] = [top, left];
     if (name === "drawer") this.reveal(pane);
+  }
+
+  nameRules(pane) {
+    // Reasons refer to their rules by id, and a notebook may show several explorers.
+    this.tip.hidden = true;
+    for (const rule of pane.querySelectorAll(".cl-rule")) {
+      const reason = pane.querySelector(`[aria-describedby="${rule.id}"]`);
+      rule.id = `${rule.id}-${this.id}`;
+      reason?.setAttribute("aria-describedby", rule.id);
+    }
   }
 
   reveal(pane) {
@@ -183,7 +219,18 @@ class Page {
 
   send(act, arg, more) {
     this.sent += 1;
-    this.model.send({ act, arg: arg ?? null, n: this.sent, ...more });
+    try {
+      this.model.send({ act, arg: arg ?? null, n: this.sent, ...more });
+    } catch {
+      this.lose();
+    }
+  }
+
+  lose() {
+    // No kernel answers any more: a restart, a crash, or a page that was exported.
+    const { file } = this.model.get("view");
+    this.gone.textContent = "No kernel is behind this page: run its cell again" + (file ? `, the history is in ${file}.` : ".");
+    this.gone.hidden = false;
   }
 
   pick(node, add) {
@@ -208,11 +255,18 @@ class Page {
 
   act(node) {
     const { act, arg, copies } = node.dataset;
-    if (act === "keys") this.keys.hidden = !this.keys.hidden;
+    if (act === "keys") this.showKeys(this.keys.hidden);
     else if (act === "copy") this.copy(copies, node);
     else if (act === "save") this.save(copies, node.dataset.file);
     else if (act.startsWith("zoom")) this.zoomAct(act);
     else if (node.getAttribute("aria-disabled") !== "true") this.send(act, arg);
+  }
+
+  showKeys(on) {
+    if (on) this.before = document.activeElement;
+    this.keys.hidden = !on;
+    if (on) this.keys.focus({ preventScroll: true });
+    else (this.before?.isConnected ? this.before : this.pane.header.querySelector('[data-key="keys"]'))?.focus({ preventScroll: true });
   }
 
   zoomAct(act) {
@@ -258,6 +312,10 @@ class Page {
     this.end = new AbortController();
     const on = (node, kind, work, more) => node.addEventListener(kind, work, { signal: this.end.signal, ...more });
     on(root, "click", (event) => this.onClick(event));
+    // Nobody tells a page that its kernel was restarted: it asks when somebody comes to it.
+    on(root, "pointerenter", () => this.send("knock"));
+    on(root, "pointerdown", (event) => this.press(event), { capture: true });
+    for (const kind of ["pointerup", "pointercancel"]) on(window, kind, () => setTimeout(() => this.release()), { capture: true });
     on(root, "pointerup", () => {
       if (!root.contains(document.activeElement)) root.focus({ preventScroll: true });
     });
@@ -267,12 +325,24 @@ class Page {
     });
     on(root, "change", (event) => {
       const { change, arg } = event.target.dataset;
+      this.choosing = null;
       if (change) this.send(change, arg, { value: event.target.value });
     });
-    on(root, "keydown", (event) => this.onKey(event));
+    // On the window and on the way down: Notebook 7 takes keys there before the page's own elements see them.
+    on(window, "keydown", (event) => {
+      const target = event.composedPath()[0];
+      if (root.contains(target)) this.onKey(event, target);
+    }, { capture: true });
     for (const kind of ["keypress", "keyup"]) on(root, kind, (event) => event.stopPropagation());
     on(root, "pointermove", (event) => this.hover(event.target));
-    on(root, "focusin", (event) => this.outline(event.target));
+    on(root, "focusin", (event) => {
+      if (!root.contains(event.relatedTarget) && event.relatedTarget) this.send("knock");
+      this.onFocus(event.target);
+    });
+    on(root, "focusout", (event) => {
+      this.choosing = null;
+      if (event.target.matches?.("input, select")) setTimeout(() => this.root.isConnected && this.draw());
+    });
     for (const kind of ["pointerleave", "focusout"]) on(root, kind, () => this.outline(null));
     on(this.pane.moves, "scroll", () => (this.tip.hidden = true));
     on(this.canvas, "wheel", (event) => this.onWheel(event), { passive: false });
@@ -280,6 +350,8 @@ class Page {
     this.onView = () => this.draw();
     this.onHeader = (message) => {
       if (message.header === undefined) return;
+      this.speak(message.said);
+      if (this.isPressed) return; // the next one comes soon, and the last one with everything
       const focus = this.focusKey();
       this.fill("header", message.header);
       this.refocus(focus);
@@ -288,6 +360,27 @@ class Page {
     this.model.on("msg:custom", this.onHeader);
     this.watcher = new ResizeObserver(() => this.zoom.fit && this.fit());
     this.watcher.observe(this.canvas);
+  }
+
+  press(event) {
+    if (!this.keys.hidden && !this.keys.contains(event.target) && !event.target.closest?.('[data-act="keys"]')) this.keys.hidden = true;
+    this.choosing = event.target.closest?.("select") ?? null;
+    if (this.choosing || event.target.matches?.("input")) return;
+    this.isPressed = true;
+    clearTimeout(this.longPress);
+    this.longPress = setTimeout(() => this.release(), LONGEST_PRESS_MS);
+  }
+
+  release() {
+    clearTimeout(this.longPress);
+    this.isPressed = false;
+    if (this.isLate && this.root.isConnected) this.draw();
+  }
+
+  onFocus(target) {
+    this.outline(target);
+    if (target.getAttribute?.("role") !== "treeitem") return;
+    for (const row of this.pane.history.querySelectorAll('[role="treeitem"]')) row.tabIndex = row === target ? 0 : -1;
   }
 
   onClick(event) {
@@ -348,18 +441,18 @@ class Page {
     for (const [id, node] of this.boxes ?? []) node.classList.toggle("touched", ids.includes(id));
   }
 
-  onKey(event) {
+  onKey(event, target) {
     // In JupyterLab `d d` would delete the explorer's own cell; Ctrl+S and the like stay the notebook's.
     const isChord = event.ctrlKey || event.metaKey || event.altKey;
     if (!isChord || event.key === "Enter") event.stopPropagation();
     if (isChord) return;
-    const target = event.target;
+    if (target.tagName === "SELECT") this.choosing = ["Escape", "Tab"].includes(event.key) ? null : target;
     if (target.matches("input, select, textarea")) {
       if (event.key === "Escape" && target.tagName === "INPUT") target.value = target.defaultValue;
       if (event.key === "Escape" || (event.key === "Enter" && target.tagName === "INPUT")) (this.current() ?? target).focus();
       return;
     }
-    const work = this.graphKey(event, target.closest?.("g[data-box]")) ?? this.tabKey(event, target) ?? this.anyKey(event);
+    const work = this.graphKey(event, target.closest?.("g[data-box]")) ?? this.tabKey(event, target) ?? this.treeKey(event, target) ?? this.anyKey(event);
     if (work) {
       event.preventDefault();
       work();
@@ -384,17 +477,26 @@ class Page {
     return () => { next.focus(); this.act(next); };
   }
 
+  treeKey(event, target) {
+    if (target.getAttribute?.("role") !== "treeitem") return null;
+    const rows = [...this.pane.history.querySelectorAll('[role="treeitem"]')];
+    const at = rows.indexOf(target);
+    const next = { ArrowUp: at - 1, ArrowDown: at + 1, Home: 0, End: rows.length - 1 }[event.key];
+    if (next === undefined) return null;
+    return () => rows[Math.min(Math.max(next, 0), rows.length - 1)].focus();
+  }
+
   anyKey(event) {
     const key = event.key;
     if (event.repeat && !"+-=".includes(key)) return () => {}; // a key held down is one wish
     const plain = { u: "undo", y: "redo", c: "check", r: "run", ".": "cancel", Escape: "clear" }[key.length === 1 ? key.toLowerCase() : key];
-    if (key === "Escape" && !this.keys.hidden) return () => (this.keys.hidden = true);
+    if (key === "Escape" && !this.keys.hidden) return () => this.showKeys(false);
     if (plain) return () => this.send(plain);
     if (/^[1-9]$/.test(key)) return () => this.root.querySelector(`[data-key="move ${key}"]`)?.click();
     if (key === "+" || key === "=") return () => this.zoomBy(1.25);
     if (key === "-") return () => this.zoomBy(0.8);
     if (key === "0") return () => this.fit();
-    if (key === "?") return () => (this.keys.hidden = !this.keys.hidden);
+    if (key === "?") return () => this.showKeys(this.keys.hidden);
     if (key === "/") return () => this.pane.tools.querySelector("input")?.focus();
     return null;
   }

@@ -1,9 +1,10 @@
-"""`explore`: schedules tried by clicking, in a notebook or from Python, and what is drawn after each click."""
+"""The explorer: schedules tried by clicking, in a notebook or from Python, and what is drawn after each click."""
 
 from __future__ import annotations
 
 import secrets
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -13,59 +14,20 @@ from typing import Any
 import traitlets
 
 from coconet_lab.errors import CoconetError, ProgramError
-from coconet_lab.ir.json import program_to_json
 from coconet_lab.schedule.schedule import Schedule
 from coconet_lab.transforms.base import Transform
-from coconet_lab.viz.explorer import history_file
 from coconet_lab.viz.explorer import state as st
 from coconet_lab.viz.explorer.drawer import Notice
 from coconet_lab.viz.explorer.facts import Facts
+from coconet_lab.viz.explorer.history_file import HistoryFile, to_text, write
 from coconet_lab.viz.explorer.page import Looks, Page
 from coconet_lab.viz.explorer.pages import Busy
 from coconet_lab.viz.explorer.paper import paper_schedules
 from coconet_lab.viz.explorer.runner import REPEATS, Ended, Progress, Runner
+from coconet_lab.viz.explorer.said import said_of_run
 from coconet_lab.viz.explorer.show import Shown
 from coconet_lab.viz.explorer.state import Measured, Node, State
 from coconet_lab.viz.explorer.work import Background, Cancelled, verdict_on
-
-
-def explore(
-    program: Any,
-    cluster: Any = None,
-    history: str | PathLike[str] | None = None,
-    *,
-    inputs: Mapping[Any, Any] | None = None,
-    repeats: int = REPEATS,
-) -> Explorer:
-    """An interactive explorer of a program's schedules: legal moves, reasons, costs, proofs and times, by clicking.
-
-    Parameters
-    ----------
-    program : Program, Schedule or Workload
-        What to start from; the steps of a schedule are its history.
-    cluster : Cluster or None
-        What the run button uses; None: it starts as many CPU ranks as the program has.
-    history : path or None
-        A file the whole tree is written to at each move, and read from where it is there already.
-    inputs : mapping or None
-        As for `Cluster.run`.
-    repeats : int
-        Timed runs of one press of the run button.
-
-    Returns
-    -------
-    Explorer
-
-    Examples
-    --------
-    >>> import coconet_lab as cl
-    >>> ex = explore(cl.workloads.self_attention(batch=4, sequence=8, hidden=16, ranks=2).program)
-    >>> ex.apply(ex.moves[0])
-    self_attention, 2 ranks: at 'split total', 2 schedules tried
-    >>> ex.schedule.steps
-    (Split(target='total', dim=None, into='rs_ag'),)
-    """
-    return Explorer(program, cluster, history, inputs=inputs, repeats=repeats)
 
 
 class Explorer(traitlets.HasTraits):
@@ -85,13 +47,16 @@ class Explorer(traitlets.HasTraits):
         super().__init__()
         schedule = st.schedule_of(program)
         self.file = None if history is None else Path(history)
+        self._kept = None if self.file is None else HistoryFile(self.file, schedule.base)
+        self._is_kept = True
         self._lock = threading.RLock()
-        self._base_json = program_to_json(schedule.base)
         self.state = self._first_state(schedule)
         self._inputs, self._repeats = inputs, repeats
         self._cluster = cluster
         self._runner: Runner | None = None
-        self._looks = Looks(mark=f"cl-static-{secrets.token_hex(4)}")
+        self._looks = Looks(
+            mark=f"cl-static-{secrets.token_hex(4)}", file=self.file.name if self.file is not None else ""
+        )
         self._facts = Facts(paper_schedules(schedule.base))
         self._behind = Background(self._failed)
         self._proofs = Background(self._failed)
@@ -100,9 +65,9 @@ class Explorer(traitlets.HasTraits):
         self._arrived()
 
     def _first_state(self, schedule: Schedule) -> State:
-        if self.file is None or not self.file.exists():
+        found = self._kept.read() if self._kept is not None else None
+        if found is None:
             return st.start(schedule)
-        found = history_file.from_text(self.file.read_text(encoding="utf-8"), schedule.base, str(self.file.name))
         for step in () if not schedule.steps else schedule.steps:
             # A schedule given with steps is where to go on, in the tree that was read.
             found = st.jump(found, 0) if step is schedule.steps[0] else found
@@ -223,7 +188,10 @@ class Explorer(traitlets.HasTraits):
                 "no file to save to", rule="a history is kept in a file", hint='explorer.save("tries.json")'
             )
         with self._lock:
-            history_file.write(target, history_file.to_text(self.state, self._base_json))
+            if self._kept is not None and target == self.file:
+                self.state = self._kept.save(self.state)
+            else:
+                write(target, to_text(self.state))
         return target
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -242,11 +210,23 @@ class Explorer(traitlets.HasTraits):
                 return self.state
             self._looks = self._looks.but(refused="", kept=st.followed(self._looks.kept, after.program))
             self.state = after
+            self._keep()
             self._draw()
             self._arrived()
-            if self.file is not None:
-                self.save()
         return self.state
+
+    def _keep(self) -> None:
+        """The tree goes to its file at each change. Where it cannot, that is said once, and exploring goes on."""
+        if self._kept is None:
+            return
+        try:
+            self.state = self._kept.save(self.state)
+            self._is_kept = True
+        except ProgramError as error:
+            if self._is_kept:
+                self._looks = self._looks.but(refused=str(error))
+                warnings.warn(error.found, RuntimeWarning, stacklevel=4)
+            self._is_kept = False
 
     def _set(self, change: Callable[[State], State]) -> State:
         """A change that leaves the history as it is."""
@@ -300,7 +280,9 @@ class Explorer(traitlets.HasTraits):
                 if cancelled():
                     return
                 if self.state.nodes[node.id].proof == "unchecked" and not self.state.nodes[node.id].proof_text:
-                    self._note_proof(node.id, *verdict_on(node.schedule))
+                    verdict = verdict_on(node.schedule, cancelled)
+                    if verdict is not None:
+                        self._note_proof(node.id, *verdict)
 
         self._proofs.put("proof", prove)
         return self.state
@@ -309,9 +291,8 @@ class Explorer(traitlets.HasTraits):
         """A verdict on a schedule holds wherever one is by now."""
         with self._lock:
             self.state = st.proved(self.state, node, verdict, text)
+            self._keep()
             self._draw()
-            if self.file is not None:
-                self.save()
 
     def _failed(self, kind: str, error: BaseException) -> None:
         """A fault in background work: said once, in the drawer."""
@@ -324,7 +305,8 @@ class Explorer(traitlets.HasTraits):
             if self._runner is None or not self._runner.is_running:
                 return
             self._looks = self._looks.but(busy=Busy(now.words, now.done, now.total, can_cancel=True))
-            self._shown.draw_header(self._page.header(self.state, self._looks, self._cluster))
+            header = self._page.header(self.state, self._looks, self._cluster)
+            self._shown.draw_header(header, {"run": said_of_run(self._looks.busy)})
 
     def _ended(self, ended: Ended) -> None:
         with self._lock:
@@ -332,10 +314,11 @@ class Explorer(traitlets.HasTraits):
             if ended.measured is not None:
                 self.state = st.measured(self.state, ended.node, ended.measured)
             if ended.words:
-                self._looks = self._looks.but(notice=Notice(ended.words, ended.tracebacks, ended.how == "died"))
+                self._looks = self._looks.but(
+                    notice=Notice(ended.words, ended.tracebacks, ended.how == "died", ended.how != "cancelled")
+                )
+            self._keep()
             self._draw()
-            if self.file is not None:
-                self.save()
 
     # -- the page --------------------------------------------------------------------------------------------------
 

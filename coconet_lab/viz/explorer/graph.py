@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from coconet_lab.ir.program import Program
 from coconet_lab.viz.dot import scene_dot
 from coconet_lab.viz.draw import layout, page_svg
+from coconet_lab.viz.explorer.words import listed
 from coconet_lab.viz.paint import scene_svg
 from coconet_lab.viz.scene import Box, Outline, Scene, program_scene
 
@@ -39,6 +40,15 @@ class Graph:
     ids: dict[str, str]
     lit: tuple[str, ...]
     has_folds: bool
+
+    def labels(self) -> dict[str, str]:
+        """What a screen reader says of each box, by its id."""
+        titles = {box.id: box.title for box in self.boxes}
+        reads: dict[str, list[str]] = {box.id: [] for box in self.boxes}
+        for source, reader in self.edges:
+            if source in titles and reader in reads:
+                reads[reader].append(titles[source])
+        return {box.id: box_label(box, list(dict.fromkeys(reads[box.id]))) for box in self.boxes}
 
     def names(self, box: str) -> tuple[str, ...]:
         """The program's names a box stands for."""
@@ -92,14 +102,14 @@ def _outlines(outline: Outline) -> Iterator[Outline]:
         yield from _outlines(inner)
 
 
-def box_label(box: Box) -> str:
-    """What a screen reader says of a box."""
+def box_label(box: Box, reads: Sequence[str] = ()) -> str:
+    """What a screen reader says of a box; `reads` are the titles of the boxes it reads."""
     if box.shape == "fold":
         return f"{box.title}, folded: {box.note}. Enter opens it."
     kind = box.kind or "input"
     layout_name = f", {box.layout}" if box.layout is not None else ""
     note = f", {box.note}" if box.note else ""
-    return f"{box.title}, {kind}{layout_name}{note}"
+    return f"{box.title}, {kind}{layout_name}{note}" + (f", reads {listed(reads, 4)}" if reads else "")
 
 
 def scope_of(box: Box, program: Program) -> tuple[str, ...]:

@@ -1,9 +1,13 @@
-"""The history on disk: the whole tree as JSON, written at each move, read back without executing anything."""
+"""The history on disk: the whole tree as JSON, written at each move, read back without executing anything.
+
+Several explorers may keep one file: each takes in what the others have written before it writes, so none loses any.
+"""
 
 from __future__ import annotations
 
 import json
-import os
+import secrets
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from operator import attrgetter
@@ -36,12 +40,99 @@ def to_text(state: State, base_json: Mapping[str, Any] | None = None) -> str:
     return json.dumps(data, ensure_ascii=False)
 
 
+Written = tuple[int, int, int]
+
+
+class HistoryFile:
+    """The file one explorer keeps its history in.
+
+    Parameters
+    ----------
+    path : Path
+    program : Program
+        Every history belongs to one program.
+    """
+
+    def __init__(self, path: Path, program: Program) -> None:
+        self.path = path
+        self._program = program
+        self._base_json = program_to_json(program)
+        self._known: Written | None = None
+
+    def read(self) -> State | None:
+        """The state in the file; None where there is no file yet.
+
+        Raises
+        ------
+        ProgramError
+            It cannot be read, is no history, or belongs to another program.
+        """
+        found = _written(self.path)
+        if found is None:
+            return None
+        try:
+            words = self.path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise _bad(_reason(error), str(self.path.name)) from None
+        state = from_text(words, self._program, str(self.path.name))
+        self._known = found
+        return state
+
+    def save(self, state: State) -> State:
+        """Write the state, and return it with the schedules that others have put into the file meanwhile.
+
+        Raises
+        ------
+        ProgramError
+            The file cannot be written, is read-only, or was made another program's.
+        """
+        if _written(self.path) != self._known:
+            other = self.read()
+            state = merged(state, other) if other is not None else state
+        write(self.path, to_text(state, self._base_json))
+        self._known = _written(self.path)
+        return state
+
+
 def write(path: Path, words: str) -> None:
-    """Replace the file at once, so that a kernel that dies while writing leaves the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    beside.write_text(words + "\n", encoding="utf-8")
-    beside.replace(path)
+    """Replace the file at once, so that a kernel that dies while writing leaves the old one.
+
+    Raises
+    ------
+    ProgramError
+        It cannot be written, or is read-only.
+    """
+    target = path.resolve()  # a link stays one
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
+    try:
+        if target.exists() and not target.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(f"{path.name} is read-only")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_text(words + "\n", encoding="utf-8")
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise ProgramError(
+            f"the history cannot be written: {_reason(error)}",
+            rule="the tree of schedules is written at each move",
+            where=str(path.name),
+            hint="explorer.save('tries.json'), a file in a folder of yours",
+        ) from None
+
+
+def _written(path: Path) -> Written | None:
+    """What changes when somebody writes the file; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def from_text(words: str, program: Program, where: str = "history") -> State:
@@ -126,3 +217,28 @@ def _span(values: Any) -> Span:
         int(rank), int(stream), str(name), str(kind), float(start_us), float(end_us),
         None if layout is None else str(layout), None if chunk is None else int(chunk),
     )  # fmt: skip
+
+
+# -- two writers -----------------------------------------------------------------------------------------------------
+
+
+def merged(state: State, other: State) -> State:
+    """`state`, with the schedules, names, proofs and times that only `other` has; one stays where one is."""
+    nodes = list(state.nodes)
+    place = {(node.parent, node.step): node.id for node in nodes}
+    ours = {0: 0}
+    for node in other.nodes:
+        if node.parent is not None:
+            parent = ours[node.parent]
+            if (parent, node.step) not in place:
+                place[parent, node.step] = len(nodes)
+                nodes.append(Node(len(nodes), parent, node.schedule))
+            ours[node.id] = place[parent, node.step]
+        nodes[ours[node.id]] = _joined(nodes[ours[node.id]], node)
+    return replace(state, nodes=tuple(nodes)) if nodes != list(state.nodes) else state
+
+
+def _joined(mine: Node, other: Node) -> Node:
+    if not mine.proof_text and other.proof_text:
+        mine = replace(mine, proof=other.proof, proof_text=other.proof_text)
+    return replace(mine, name=mine.name or other.name, measured=mine.measured or other.measured)

@@ -12,10 +12,11 @@ from coconet_lab.viz.draw import changed_groups
 from coconet_lab.viz.explorer import drawer, pages
 from coconet_lab.viz.explorer.costs import strip
 from coconet_lab.viz.explorer.facts import Facts, touches_boxes
-from coconet_lab.viz.explorer.graph import Graph, box_label
+from coconet_lab.viz.explorer.graph import Graph
 from coconet_lab.viz.explorer.html import button, tag
 from coconet_lab.viz.explorer.kernel_text import kernel_of
 from coconet_lab.viz.explorer.moves_panel import Card, Declined, declined, for_selection
+from coconet_lab.viz.explorer.said import said
 from coconet_lab.viz.explorer.state import State
 
 MOST_SELECTED = 6  # with more, why each kind of move is refused says little
@@ -40,6 +41,8 @@ class Looks:
         The kernel chosen in the Code tab.
     against : int
         The schedule the current one is compared with.
+    file : str
+        Where the history is kept.
     """
 
     mark: str
@@ -49,6 +52,7 @@ class Looks:
     kept: tuple[str, ...] = ()
     kernel: int | None = None
     against: int = 0
+    file: str = ""
 
     def but(self, **changes: Any) -> Looks:
         """A copy with some parts changed."""
@@ -70,12 +74,16 @@ class Page:
         self.graph = graph
         found = self._facts.cards_if_quick(state.node)
         tab, copies = self._drawer(state, looks, cluster)
+        labels, shown = graph.labels(), None if found is None else self.shown_cards(state, found)
         return {
             "n": next(self._numbers),
             "mark": looks.mark,
+            "program": state.program.name,
+            "file": looks.file,
+            "said": said(state, shown, looks.busy, self._facts.labels().get(state.current, "")),
             "header": self.header(state, looks, cluster),
             "graph": graph.svg,
-            "boxes": [[box.id, box_label(box), box.shape == "fold", box.names[0]] for box in graph.boxes],
+            "boxes": [[box.id, labels[box.id], box.shape == "fold", box.names[0]] for box in graph.boxes],
             "edges": [list(edge) for edge in graph.edges],
             "selected": _ids(graph, state.selected),
             "changed": _ids(graph, state.changed),

@@ -10,6 +10,8 @@ from coconet_lab.viz.explorer.costs import Cell, Change, unchanged_text
 from coconet_lab.viz.explorer.html import button, select, tag, text
 from coconet_lab.viz.explorer.moves_panel import Card, Declined
 from coconet_lab.viz.explorer.state import Node, State
+from coconet_lab.viz.explorer.words import listed
+from coconet_lab.viz.scene import short
 
 SIGNS = {
     "unchecked": ("", "not checked"),
@@ -50,9 +52,8 @@ def header(state: State, busy: Busy | None, run_label: str, run_hint: str, label
     node = state.node
     title = node.name or label or node.title
     sign, words = SIGNS[node.proof]
-    badge = tag("span", text(f"{sign} {words}".strip()), cls=f"cl-badge {node.proof}", title=node.proof_text or None,
-                role="status")  # fmt: skip
-    left = tag("b", text(state.program.name)) + tag(
+    badge = tag("span", text(f"{sign} {words}".strip()), cls=f"cl-badge {node.proof}", title=node.proof_text or None)
+    left = tag("b", text(state.program.name), title=state.program.name) + tag(
         "input", type="text", cls="cl-name", value=node.name, placeholder=title, data_change="rename",
         data_arg=node.id, data_key="name", aria_label="name of this schedule", maxlength=60, spellcheck="false",
         size=max(12, min(34, len(title))),
@@ -60,7 +61,7 @@ def header(state: State, busy: Busy | None, run_label: str, run_hint: str, label
     if node.parent is None and node.proof == "unchecked":
         badge = ""  # the start is what others are compared with
     if busy is not None:
-        status = tag("span", text(busy.words), cls="cl-busy", role="status")
+        status = tag("span", text(busy.words), cls="cl-busy", title=busy.words)
         if busy.can_cancel:
             status += button("Cancel", "cancel", title="Keep what was measured (.)")
         badge = ""
@@ -88,10 +89,8 @@ def header(state: State, busy: Busy | None, run_label: str, run_hint: str, label
 def moves(panel: Moves, node: int) -> str:
     """Cards of the legal moves, then refusals with a way out, then what does not apply."""
     if panel.selected:
-        names = ", ".join(panel.selected[:3]) + (
-            f" and {len(panel.selected) - 3} more" if len(panel.selected) > 3 else ""
-        )
-        head = tag("h3", "Moves for " + tag("code", text(names))) + button(
+        names = listed([short(name, 30) for name in panel.selected], 3)
+        head = tag("h3", "Moves for " + tag("code", text(names), title=", ".join(panel.selected[:20]))) + button(
             "show all", "clear", cls="cl-link", key="all"
         )
     else:
@@ -131,7 +130,7 @@ def _card(card: Card, at: int, number: int, node: int, found: tuple[Change, ...]
             tag("span", f"{text(change.label)} {tag('b', text(change.text), cls=change.tone)}", cls="cl-change")
             for change in found
         )
-    inner = tag("span", title, cls="cl-card-title")
+    inner = tag("span", title, cls="cl-card-title" + (" beside" if card.choices else ""))
     inner += tag("span", text(card.effect), cls="cl-effect") + tag("span", costs, cls="cl-costs")
     main = tag(
         "button", inner, type="button", data_act="move", data_arg=f"{node}:{at}", data_key=f"move {number}",
@@ -196,7 +195,7 @@ def history(state: State, goto: Sequence[str], labels: Mapping[int, str]) -> str
         head += tag("span", "median of the last run", cls="cl-dim")
     depth = max(level for _, level in rows)
     width = 16 + 13 * depth
-    items = "".join(_history_row(state, node, width, labels.get(node.id, "")) for node, _ in rows)
+    items = "".join(_history_row(state, node, level, width, labels.get(node.id, "")) for node, level in rows)
     body = _tree_lines(rows, state, width) + items
     return tag("div", head, cls="cl-head") + tag("div", body, cls="cl-tree", role="tree", aria_label="schedules tried")
 
@@ -218,18 +217,20 @@ def tree_rows(nodes: Sequence[Node]) -> list[tuple[Node, int]]:
     return rows
 
 
-def _history_row(state: State, node: Node, width: int, label: str) -> str:
+def _history_row(state: State, node: Node, level: int, width: int, label: str) -> str:
     sign, words = SIGNS[node.proof]
     found = node.measured
     time = duration(found.median_us) if found is not None and found.samples_us else ""
     here = node.id == state.current
     extra = tag("span", text(label), cls="cl-dim") if label and label != node.title else ""
     inner = tag("span", f"{text(node.title)} {extra}", cls="cl-row-name")
+    title = f"{node.title}{f' = {label}' if label and label != node.title else ''}: {words}"
     inner += tag("span", sign, cls=f"cl-sign {node.proof}", title=words) + tag("span", text(time), cls="cl-time")
     return tag(
         "button", inner, type="button", role="treeitem", data_act="jump", data_arg=node.id, data_key=f"node {node.id}",
-        cls="cl-row" + (" here" if here else ""), style=f"padding-left:{width + 6}px",
-        aria_current="true" if here else None, title=f"{node.title}{f' = {label}' if label else ''}: {words}",
+        cls="cl-row" + (" here" if here else ""), style=f"padding-left:{width + 6}px", tabindex=0 if here else -1,
+        aria_current="true" if here else None, aria_level=level + 1, title=title,
+        aria_label=title + (f", {time}" if time else ""),
     )  # fmt: skip
 
 

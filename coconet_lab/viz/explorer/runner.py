@@ -103,6 +103,8 @@ class Runner:
         watcher.start()
         try:
             ended = self._measure(node, schedule, name, inputs, repeats)
+        except KeyboardInterrupt:
+            ended = Ended(node, None, "cancelled", "Cancelled before the ranks had started.")
         except RankError as error:
             ended = self._explain(node, error)
         except CoconetError as error:
@@ -147,22 +149,25 @@ class Runner:
     def _watch(self, name: str, repeats: int, stop: threading.Event) -> None:
         """Tell how far the slowest rank is, until the run ends."""
         last: Progress | None = None
-        seconds = 0.0
+        since_s = monotonic()
         while not stop.wait(LOOK_S):
-            seconds += LOOK_S
             reports = self.cluster.reports()
-            if not reports:
-                is_there = self.cluster.state == "running"
-                doing = "Preparing the run" if is_there else f"Starting {self.cluster.ranks} ranks"
-                now = Progress(f"{doing}, {seconds:.0f} s")
-            else:
-                now = self._look(name, repeats, reports)
-                if self._is_cancelled:
-                    self.cluster.cancel()  # the call may have begun after the button was pressed
-                    now = Progress("Cancelling", now.done, now.total)
+            now = self._look(name, repeats, reports) if reports else self._look_at_start(monotonic() - since_s)
+            if self._is_cancelled:
+                self.cluster.cancel()  # the call may have begun after the button was pressed
+                now = Progress("Cancelling", now.done, now.total)
             if now != last and not stop.is_set():
                 self._progress(now)
                 last = now
+
+    def _look_at_start(self, seconds: float) -> Progress:
+        """What there is to tell before the ranks are in the call."""
+        queue = getattr(self.cluster, "queue", "")
+        if queue:
+            return Progress(f"Waiting for {self.cluster.ranks} ranks: {queue}")
+        is_there = self.cluster.state == "running"
+        doing = "Preparing the run" if is_there else f"Starting {self.cluster.ranks} ranks"
+        return Progress(f"{doing}, {seconds:.0f} s")
 
     def _look(self, name: str, repeats: int, reports: list[Report]) -> Progress:
         slowest = min(range(len(reports)), key=lambda rank: (reports[rank].done, reports[rank].step))

@@ -44,10 +44,10 @@ class Shown:
         if self._widget is not None:
             self._widget.show(view())
 
-    def draw_header(self, html: str) -> None:
-        """Draw the header again, if there is a page."""
+    def draw_header(self, html: str, said: Mapping[str, str]) -> None:
+        """Draw the header again, if there is a page; `said` is for screen readers."""
         if self._widget is not None:
-            self._widget.show_header(html)
+            self._widget.show_header(html, said)
 
     def display(self, widget: Any, state: State, costs: Mapping[int, Costs | None]) -> None:
         """Show both outputs in the cell that runs: a bundle of both would show nothing in an offline export."""

@@ -6,69 +6,48 @@ from collections.abc import Sequence
 
 from coconet_lab.run.results import duration
 from coconet_lab.run.trace import Span
-from coconet_lab.viz.explorer.html import text
-from coconet_lab.viz.palette import LIGHT
+from coconet_lab.viz.explorer.html import tag, text
 from coconet_lab.viz.scene import short
 
-WIDTH, LEFT, ROW, BAR = 420, 62, 15, 11
 MOST_ROWS, MOST_SPANS = 16, 1500
+# Names stand where they surely fit: lanes are seldom narrower than this, in characters.
+LANE_CHARACTERS = 44
 
 
-def timeline_svg(spans: Sequence[Span]) -> str:
-    """SVG of when what ran; the first rows and spans where there are very many.
+def timeline_html(spans: Sequence[Span]) -> str:
+    """When what ran, as wide as its place; the first rows and spans where there are very many.
 
     Examples
     --------
-    >>> "layer" in timeline_svg([Span(0, 0, "layer", "library", 0.0, 900.0, "Local")])
+    >>> "layer" in timeline_html([Span(0, 0, "layer", "library", 0.0, 900.0, "Local")])
     True
     """
     total = max((span.end_us for span in spans), default=0.0) or 1.0
     rows = sorted({(span.rank, span.stream) for span in spans})[:MOST_ROWS]
-    place = {row: at for at, row in enumerate(rows)}
-    scale = (WIDTH - LEFT - 8) / total
-    parts = [_row_label(row, at, rows) for at, row in enumerate(rows)]
-    parts += [
-        _span(span, 6 + ROW * place[span.rank, span.stream], scale)
-        for span in spans[:MOST_SPANS]
-        if (span.rank, span.stream) in place
-    ]
-    bottom = 6 + ROW * len(rows)
-    for part in (0.0, 0.5, 1.0):
-        x = LEFT + part * total * scale
-        anchor = "start" if part == 0 else "middle" if part < 1 else "end"
-        parts.append(
-            f'<text x="{x:.1f}" y="{bottom + 13}" font-size="10" fill="{LIGHT.muted}" text-anchor="{anchor}">'
-            f"{text(duration(part * total) if part else '0')}</text>"
-        )
-    return (
-        f'<svg class="cl-timeline" role="img" aria-label="timeline of the last run" '
-        f'viewBox="0 0 {WIDTH} {bottom + 18}">{"".join(parts)}</svg>'
-    )
+    lanes: dict[tuple[int, int], list[str]] = {row: [] for row in rows}
+    for span in spans[:MOST_SPANS]:
+        if (span.rank, span.stream) in lanes:
+            lanes[span.rank, span.stream].append(_span(span, total))
+    parts = [_lane(row, at, rows, "".join(lanes[row])) for at, row in enumerate(rows)]
+    ends = "".join(tag("span", text(duration(part * total) if part else "0")) for part in (0.0, 0.5, 1.0))
+    parts.append(tag("div", tag("span", "", cls="cl-lane-name") + tag("div", ends, cls="cl-axis"), cls="cl-lane"))
+    return tag("div", "".join(parts), cls="cl-timeline", role="img", aria_label="timeline of the last run")
 
 
-def _row_label(row: tuple[int, int], at: int, rows: Sequence[tuple[int, int]]) -> str:
+def _lane(row: tuple[int, int], at: int, rows: Sequence[tuple[int, int]], inner: str) -> str:
     rank, stream = row
     is_first = at == 0 or rows[at - 1][0] != rank
-    words = f"rank {rank}" if is_first else "link" if stream else ""
-    if is_first and stream:
-        words = f"rank {rank} link"
-    colour = LIGHT.text if is_first else LIGHT.muted
-    y = 6 + ROW * at + BAR - 2
-    return f'<text x="{LEFT - 6}" y="{y}" font-size="10" fill="{colour}" text-anchor="end">{words}</text>'
+    words = " ".join([f"rank {rank}"] * is_first + ["link"] * bool(stream))
+    name = tag("span", words, cls="cl-lane-name" + ("" if is_first else " cl-dim"))
+    return tag("div", name + tag("div", inner, cls="cl-track"), cls="cl-lane")
 
 
-def _span(span: Span, y: int, scale: float) -> str:
-    paint = LIGHT.paint(span.layout)
-    x, width = LEFT + span.start_us * scale, max((span.end_us - span.start_us) * scale, 0.8)
-    dashed = ' stroke-dasharray="2 2"' if span.kind == "wait" else ""
-    fill = "none" if span.kind == "wait" else paint.fill
+def _span(span: Span, total: float) -> str:
+    left, width = 100 * span.start_us / total, max(100 * (span.end_us - span.start_us) / total, 0.2)
     chunk = f" chunk {span.chunk}" if span.chunk is not None else ""
     tip = f"{span.name}{chunk} ({span.kind}): {duration(max(span.end_us - span.start_us, 0.0))}"
-    label = ""
-    if width > 8 + 5.6 * min(len(span.name), 14) and span.kind != "wait":
-        name = text(short(span.name, 14))
-        label = f'<text x="{x + 4:.1f}" y="{y + BAR - 2.5}" font-size="9" fill="{LIGHT.text}">{name}</text>'
-    return (
-        f'<g><title>{text(tip)}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" rx="2" '
-        f'fill="{fill}" stroke="{paint.ink}" stroke-width="0.8"{dashed}/>{label}</g>'
-    )
+    name = short(span.name, 14)
+    is_wait = span.kind == "wait"
+    words = text(name) if not is_wait and len(name) + 1 < width / 100 * LANE_CHARACTERS else ""
+    kind = "wait" if is_wait else (span.layout or "scalar").partition("(")[0].lower()
+    return tag("i", words, cls=f"cl-span {kind}", style=f"left:{left:.2f}%;width:{width:.2f}%", title=tip)

@@ -83,7 +83,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         with self._sending:
             self.view = dict(view)
 
-    def show_header(self, html: str) -> None:
-        """The header alone: progress comes several times a second."""
+    def show_header(self, html: str, said: Mapping[str, str]) -> None:
+        """The header alone, and what screen readers are told: progress comes several times a second."""
         with self._sending:
-            self.send({"header": html})
+            self.send({"header": html, "said": dict(said)})

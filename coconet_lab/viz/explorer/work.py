@@ -64,10 +64,21 @@ class Background:
                 self._failed(kind, error)
 
 
-def verdict_on(schedule: Schedule) -> tuple[Verdict, str]:
-    """What a check of a schedule at small size finds, and its sentence or its four lines."""
+class _StoppedError(Exception):
+    """Raised between two operations of a check that nobody waits for any more."""
+
+
+def verdict_on(schedule: Schedule, cancelled: Cancelled) -> tuple[Verdict, str] | None:
+    """What a check of a schedule at small size finds, and its sentence or its four lines; None once `cancelled`."""
+
+    def before(_: str) -> None:
+        if cancelled():
+            raise _StoppedError
+
     try:
-        return "proved", repr(schedule.check())
+        return "proved", repr(schedule.check(before=before))
+    except _StoppedError:
+        return None
     except ProofError as error:
         return "wrong", str(error)
     except CoconetError as error:
