@@ -121,11 +121,14 @@ def _keep(path: Path, code: bytes) -> None:
 
 def _refused(what: str, variant: Variant, log: str) -> CodegenError:
     errors = [line.strip() for line in log.splitlines() if "error" in line] or log.splitlines()[:3]
+    is_unknown = "--gpu-architecture" in log  # a GPU that this NVRTC does not know, yet or any more
     return CodegenError(
         f"the CUDA compiler refused {what} for {variant.arch}: " + "; ".join(errors[:3]),
         rule="generated kernels compile with NVRTC for sm_80 and later",
         where=f"NVRTC with {' '.join(variant.options)}",
-        hint='s.code("cuda") shows the text; s.code("cpu") runs without a GPU',
+        hint="a newer nvidia-cuda-nvrtc, or backend='cpu'"
+        if is_unknown
+        else 's.code("cuda") shows the text; s.code("cpu") runs without a GPU',
     )
 
 

@@ -109,6 +109,12 @@ def test_a_kernel_that_does_not_compile_names_itself_and_the_first_error(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+def test_a_gpu_that_the_compiler_does_not_know_says_to_take_a_newer_one(tmp_path):
+    with pytest.raises(CodegenError, match="for sm_999: .*invalid value") as caught:
+        compile_kernel(print_kernel(samples.sgd()), Variant("sm_999"), cache=tmp_path)
+    assert "newer nvidia-cuda-nvrtc" in caught.value.hint
+
+
 def test_a_target_that_is_none_is_refused():
     with pytest.raises(ToolError, match="no GPU target"):
         _ = Variant("sm_90 --evil").options
