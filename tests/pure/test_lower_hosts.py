@@ -145,10 +145,13 @@ def test_each_part_of_a_kernel_that_ends_at_a_reduction_says_what_it_computes():
     assert {"u", "total_rs", "w", "w_norm"}.isdisjoint(third.ops)
 
 
-@pytest.mark.parametrize(("ranks", "groups", "hosts"), [(4, 1, 3), (12, 2, 3), (4, 1, 0)])
-def test_ranks_that_do_not_lie_evenly_are_refused_with_a_way_out(ranks, groups, hosts):
+@pytest.mark.parametrize(
+    ("ranks", "groups", "hosts", "found"),
+    [(4, 1, 3, "do not spread"), (12, 2, 3, "do not fit"), (4, 1, 0, "the number of hosts is 0")],
+)
+def test_ranks_that_do_not_lie_evenly_are_refused_with_a_way_out(ranks, groups, hosts, found):
     program = pipeline(12, 12, 12, ranks, groups).program if groups > 1 else sgd(64, ranks).program
-    with pytest.raises(ProgramError, match="do not") as error:
+    with pytest.raises(ProgramError, match=found) as error:
         lower(program, hosts=hosts)
     assert len(str(error.value).splitlines()) == 4
     assert "try" in str(error.value)
