@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plan_interpreter import Machine, run_plan
+from plan_interpreter import Machine, before, run_machine
 
 from coconet_lab.ir import oracle
 from coconet_lab.ir.inputs import random_inputs
@@ -13,8 +13,9 @@ from coconet_lab.ir.rounding import allowance, mismatch
 from coconet_lab.kernels.lower import lower
 from coconet_lab.kernels.plan import Plan
 
-# At random twice, then rank 0 as far ahead as it gets, then the last rank.
-ORDERS = ((0, None), (1, None), (0, 0), (0, -1))
+# At random, then rank 0 as far ahead as it gets, then the last rank. Where a Plan lacks one meeting, more orders at
+# random find no more than these.
+ORDERS = ((0, None), (0, 0), (0, -1))
 
 
 def differences(program: Any, plan: Plan, machine: Machine, expected: oracle.OracleRun) -> list[str]:
@@ -55,8 +56,9 @@ def check_plan(program: Any, inputs: Any = None, *, chunks: int = 4, plan: Plan 
     given = random_inputs(program) if inputs is None else inputs
     plan = plan or lower(program, chunks=chunks, hosts=hosts)
     expected = oracle.run(program, given)
+    start = before(program, plan, given)
     for seed, greedy in ORDERS:
-        machine = run_plan(program, plan, given, seed, greedy)
+        machine = run_machine(start.again(), seed, greedy)
         wrong = differences(program, plan, machine, expected)
         assert not wrong, "; ".join(wrong[:3])
     return plan

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -38,72 +40,88 @@ class Machine:
     posted: dict[tuple[Any, ...], set[int]]
     left: dict[tuple[Any, ...], Any]
 
-    @property
-    def size(self) -> int:
-        return self.plan.group_ranks
+    def __post_init__(self) -> None:
+        placement, self.size = self.plan.placement, self.plan.group_ranks
+        self.hosts = [placement.host(rank) for rank in range(self.plan.ranks)]
+        self._members = [range(self.size * group, self.size * (group + 1)) for group in range(self.plan.groups)]
+        local = placement.local
+        self._rails = [[o for o in self.members(r) if o % local == r % local] for r in range(self.plan.ranks)]
+        self._cuts: dict[tuple[int, int], tuple[p.Slot, tuple[Any, ...]]] = {}
+
+    def again(self) -> Machine:
+        """Another with this memory, where nothing has happened."""
+        memory = [{name: array.copy() for name, array in held.items()} for held in self.memory]
+        return Machine(self.plan, memory, dict(self.scalars), {}, {}, {})
 
     def members(self, rank: int) -> range:
-        group = rank // self.size
-        return range(group * self.size, (group + 1) * self.size)
+        return self._members[rank // self.size]
 
     def host(self, rank: int) -> int:
-        return self.plan.placement.host(rank)
+        return self.hosts[rank]
 
     def peers(self, rank: int) -> list[int]:
         """The ranks of its group on its host."""
-        return [other for other in self.members(rank) if self.host(other) == self.host(rank)]
+        return [other for other in self.members(rank) if self.hosts[other] == self.hosts[rank]]
 
     def rail(self, rank: int) -> list[int]:
         """The ranks of its number on every host of its group."""
-        local = self.plan.placement.local
-        return [other for other in self.members(rank) if other % local == rank % local]
+        return self._rails[rank]
 
     def shifted(self, rank: int, shift: int) -> int:
         """In its group, the rank of its number so many hosts further on."""
-        rail = self.rail(rank)
+        rail = self._rails[rank]
         return rail[(rail.index(rank) + shift) % len(rail)] % self.size
 
     def view(self, rank: int, slot: p.Slot, shift: int = 0) -> Array:
         """The part of a buffer that is this rank's value, or where it holds another host's block."""
-        buffer, k = self.plan.buffers[slot.buffer], self.shifted(rank, shift)
-        array = self.memory[rank][slot.buffer]
-        ranges = slot.type.ranges(k, self.size)
-        if buffer.placement == "block":
-            ranges = tuple((0, stop - start) for start, stop in ranges)
-        return array[(..., *(slice(*r) for r in ranges))]
+        return self.memory[rank][slot.buffer][self._cut(slot, self.shifted(rank, shift))]
+
+    def _cut(self, slot: p.Slot, k: int) -> tuple[Any, ...]:
+        kept = self._cuts.get((id(slot), k))
+        if kept is None:
+            ranges = slot.type.ranges(k, self.size)
+            if self.plan.buffers[slot.buffer].placement == "block":
+                ranges = tuple((0, stop - start) for start, stop in ranges)
+            # With the slot: as long as it lives, no other has its id.
+            kept = self._cuts[id(slot), k] = slot, (..., *(slice(*r) for r in ranges))
+        return kept[1]
 
 
 def run_plan(program: Any, plan: p.Plan, inputs: Any, seed: int = 0, greedy: int | None = None) -> Machine:
     """Run; `greedy` prefers one rank whenever it can go on (-1: the last ones first)."""
-    machine = _machine(program, plan, inputs)
+    return run_machine(before(program, plan, inputs), seed, greedy)
+
+
+def run_machine(machine: Machine, seed: int, greedy: int | None) -> Machine:
+    """Run the Plan of a machine that is as before a run."""
+    plan = machine.plan
     queues: dict[tuple[int, int], list[Iterator[bool]]] = defaultdict(list)
     done: list[set[int]] = [set() for _ in range(plan.ranks)]
     for at, entry in enumerate(plan.entries):
         for rank in range(plan.ranks):
             if rank // machine.size in entry.groups:
                 queues[rank, entry.stream].append(_entry(machine, at, entry, rank, done))
-    _schedule(queues, np.random.default_rng(seed), greedy)
+    _schedule({key: chain(*queue) for key, queue in queues.items()}, Random(seed), greedy)
     return machine
 
 
-def _schedule(queues: dict[tuple[int, int], list[Iterator[bool]]], random: Any, greedy: int | None) -> None:
-    """Step entries until all queues are empty; an entry yields False while it waits."""
-    waiting: set[tuple[int, int]] = set()
-    while live := [key for key, queue in queues.items() if queue]:
-        free = [key for key in live if key not in waiting]
+def _schedule(queues: dict[tuple[int, int], Iterator[bool]], random: Random, greedy: int | None) -> None:
+    """Step the queues until all are at their end; an entry yields False while it waits."""
+    live = sorted(queues)
+    free = live.copy()
+    while live:
         if not free:
-            raise AssertionError(f"every rank waits: {sorted(live)}")
-        if greedy is None:
-            key = free[random.integers(len(free))]
-        else:
-            key = min(free) if greedy == 0 else max(free)
-        step = next(queues[key][0], None)
-        if step is None:
-            queues[key].pop(0)
+            raise AssertionError(f"every rank waits: {live}")
+        at = random.randrange(len(free)) if greedy is None else greedy
+        key = free[at]
+        step = next(queues[key], None)
         if step is False:
-            waiting.add(key)
-        else:
-            waiting.clear()
+            del free[at]
+            continue
+        if step is None:
+            live.remove(key)
+        if step is None or len(free) < len(live):
+            free = live.copy()
 
 
 def _entry(machine: Machine, at: int, entry: Any, rank: int, done: list[set[int]]) -> Iterator[bool]:
@@ -118,6 +136,7 @@ def _entry(machine: Machine, at: int, entry: Any, rank: int, done: list[set[int]
     for number, sync in enumerate(entry.closes):
         yield from _meet(machine, (at, "closes", number), sync, rank)
     done[rank].add(at)
+    yield True
 
 
 def _meet(machine: Machine, place: tuple[Any, ...], sync: p.Sync, rank: int) -> Iterator[bool]:
@@ -312,7 +331,8 @@ def _custom(machine: Machine, entry: p.Library, rank: int, arrays: list[Array]) 
     return np.asarray((entry.op.operator.call or entry.op.operator.meaning)(*operands, ranges=ranges))
 
 
-def _machine(program: Any, plan: p.Plan, inputs: Any) -> Machine:
+def before(program: Any, plan: p.Plan, inputs: Any) -> Machine:
+    """All ranks before a run: inputs in their places, everything else poisoned."""
     given = check_inputs(program, inputs)
     memory: list[dict[str, Array]] = []
     for rank in range(plan.ranks):
