@@ -7,6 +7,7 @@ the machine lacks a tool.  With CI=true a tier that should exist and ran nothing
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections import Counter
@@ -81,6 +82,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"{tier} tier: {reasons[tier]}"))
     order = list(NEEDS)
     items.sort(key=lambda item: order.index(tier_of(item.path) or "pure"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Programs and plans are many small objects without cycles, which the collector would walk again and again in vain.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def missing_tools(tier: str) -> str | None:
