@@ -7,6 +7,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import networkx
@@ -34,8 +35,28 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def trees_end_with_the_module() -> Iterator[None]:
+    yield
+    parsed.cache_clear()
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """As `ast.walk`, without expressions, in which nothing is imported and no function defined."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+
+
 def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node
 
@@ -64,13 +85,13 @@ def public_functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFu
 def test_a_file_has_at_most_400_lines_and_a_function_at_most_60(path):
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= FILE_LINES, f"{shown(path)} has {len(text.splitlines())} lines"
-    long = {name: code_lines(node) for name, node in functions(ast.parse(text)) if code_lines(node) > FUNCTION_LINES}
+    long = {name: code_lines(node) for name, node in functions(parsed(path)) if code_lines(node) > FUNCTION_LINES}
     assert not long, f"{shown(path)}: {long}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=shown)
 def test_every_public_function_has_a_docstring_and_a_return_annotation(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     assert ast.get_docstring(tree), f"{shown(path)} does not say what it is for"
     bare = [node.name for node in public_functions(tree) if ast.get_docstring(node) is None or node.returns is None]
     assert not bare, f"{shown(path)}: {bare}"
@@ -78,8 +99,11 @@ def test_every_public_function_has_a_docstring_and_a_return_annotation(path):
 
 @pytest.mark.parametrize("path", [*MODULES, *BENCHMARKS, *TESTS], ids=shown)
 def test_nothing_is_imported_by_a_star(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    stars = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"]
+    stars = [
+        node.lineno
+        for node in statements(parsed(path))
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+    ]
     assert not stars
 
 
@@ -97,7 +121,7 @@ def imports_at_load(tree: ast.Module, names: set[str]) -> Iterator[str]:
             continue
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue
-        pending += ast.iter_child_nodes(node)
+        pending += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in names)
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module in names:
@@ -109,8 +133,7 @@ def import_graph() -> networkx.DiGraph:
     names = {module_name(path) for path in MODULES}
     graph = networkx.DiGraph()
     for path in MODULES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        graph.add_edges_from((module_name(path), other) for other in imports_at_load(tree, names))
+        graph.add_edges_from((module_name(path), other) for other in imports_at_load(parsed(path), names))
     return graph
 
 
@@ -120,7 +143,7 @@ def test_no_import_cycle_and_no_relative_import():
     relative = [
         shown(path)
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in statements(parsed(path))
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert not relative
