@@ -275,6 +275,10 @@ ex"""
     find.press("Enter")
     ex.see("Moves for block9.attn.total")
     ex.see("Split")
+    page.wait_for_function("document.activeElement.dataset.name === 'block9.attn.total'")
+    letters = ex.root.locator("g[data-box]:focus text").first.bounding_box()["height"]
+    assert letters > 11, "what was looked for can be read"
+    ex.act("zoom fit")
     assert ex.root.locator("g[data-box]").count() <= 40
     ex.picture("large_light")
     waited = [answer_ms(page, ex, name) for name in ("attn.drop", "attn.total", "attn.drop", "attn.total")]

@@ -93,6 +93,14 @@ def test_the_strip_counts_bytes_from_the_plan_and_shows_no_made_up_prediction():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("value", "note"), [(1000, "="), (1004, "+0.4 %"), (996, "−0.4 %"), (1500, "+50 %"), (505, "−50 %")]
+)
+def test_a_cost_that_changes_a_little_never_reads_as_unchanged(value, note):
+    before, after = costs.Costs(1000, 1, 1, 1, 1), costs.Costs(value, 1, 1, 1, 1)
+    assert costs.strip(after, before, None, None, 4)[0].note == note
+
+
 def test_a_measured_time_is_set_against_the_start():
     start, fast = Measured((20.0,), 1, 4, "cpu"), Measured((10.0,), 1, 4, "cpu")
     cell = costs.strip(None, None, fast, start, 4)[4]

@@ -113,9 +113,10 @@ def _against(value: int, start: int) -> tuple[str, Tone]:
         return "=", "same"
     if not start:
         return "", "worse"
-    share = round(100 * (value - start) / start)
+    share = abs(100 * (value - start) / start)
     tone: Tone = "worse" if value > start else "better"
-    return f"{'+' if value > start else '−'}{abs(share)} %", tone
+    shown = f"{share:.0f}" if share >= 1 else f"{share:.1g}" if share >= 0.001 else "<0.001"
+    return f"{'+' if value > start else '−'}{shown} %", tone
 
 
 def _measured(found: Measured | None, start: Measured | None, ranks: int) -> Cell:

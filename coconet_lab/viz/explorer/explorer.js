@@ -9,6 +9,7 @@ const KEYS = [
   ["R", "run"], [".", "cancel"], ["/", "find a name"], ["?", "these keys"],
 ];
 const LONGEST_PRESS_MS = 1500;
+const READABLE = 0.8; // a name that was looked for is shown at least this large
 
 function make(tag, cls, parent) {
   const node = document.createElement(tag);
@@ -179,6 +180,19 @@ class Page {
       group.classList.toggle("changed", view.changedGroups.some((id) => group.id.endsWith(`-${id}`)));
     }
     this.rove(view.selected[0]);
+    if (this.isFinding && this.boxes.has(view.selected[0])) this.jump(this.boxes.get(view.selected[0]));
+  }
+
+  jump(node) {
+    this.isFinding = false;
+    const middle = (area) => [area.left + area.width / 2, area.top + area.height / 2];
+    if (this.zoom.k < READABLE) {
+      this.zoomBy(READABLE / this.zoom.k);
+      const [[x, y], [ox, oy]] = [middle(node.getBoundingClientRect()), middle(this.canvas.getBoundingClientRect())];
+      this.zoom = { ...this.zoom, x: this.zoom.x + ox - x, y: this.zoom.y + oy - y };
+      this.place();
+    }
+    this.focusBox(node);
   }
 
   rove(wanted) {
@@ -449,6 +463,7 @@ class Page {
     if (target.tagName === "SELECT") this.choosing = ["Escape", "Tab"].includes(event.key) ? null : target;
     if (target.matches("input, select, textarea")) {
       if (event.key === "Escape" && target.tagName === "INPUT") target.value = target.defaultValue;
+      this.isFinding = event.key === "Enter" && target.dataset.change === "find";
       if (event.key === "Escape" || (event.key === "Enter" && target.tagName === "INPUT")) (this.current() ?? target).focus();
       return;
     }
