@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import linecache
 import pkgutil
 
 import pytest
@@ -17,6 +18,7 @@ NAMES = ["coconet_dot", "coconet_lab", *sorted(module.name for module in FOUND i
 @pytest.mark.parametrize("name", NAMES)
 def test_the_examples_of_a_module_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # an example that writes a file leaves nothing behind
+    linecache.clearcache()  # doctest looks after every file in it, for every example
     outcome = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert outcome.failed == 0
 
