@@ -110,7 +110,7 @@ def test_a_kernel_that_does_not_compile_names_itself_and_the_first_error(tmp_pat
 
 
 def test_a_gpu_that_the_compiler_does_not_know_says_to_take_a_newer_one(tmp_path):
-    with pytest.raises(CodegenError, match="for sm_999: .*invalid value") as caught:
+    with pytest.raises(CodegenError, match=r"for sm_999: .*invalid value") as caught:
         compile_kernel(print_kernel(samples.sgd()), Variant("sm_999"), cache=tmp_path)
     assert "newer nvidia-cuda-nvrtc" in caught.value.hint
 
