@@ -49,6 +49,7 @@ def whole(
     *,
     hint: str,
     least: int | None = 0,
+    most: int | None = None,
     error: type[CoconetError] = ProgramError,
     where: str = "",
 ) -> int:
@@ -59,9 +60,11 @@ def whole(
     >>> whole(3, "dim", hint="dim=0")
     3
     """
-    if (type(given) is int or is_whole(given)) and (least is None or given >= least):
+    is_in_reach = (type(given) is int or is_whole(given)) and (least is None or given >= least)
+    if is_in_reach and (most is None or given <= most):
         return int(given)
     rule = "it is a whole number" + ("" if least is None else f" of {least} or more")
+    rule += "" if most is None else f", at most {most:,}"
     raise refusal(what, given, rule, hint, error, where)
 
 

@@ -72,8 +72,8 @@ def program_from_json(data: Json, operators: Operators | None = None) -> Program
         types = retyped(ops, {}, set(ops), ranks // groups)
         program = Program(name, ops, types, _names(data["outputs"]), ranks, groups, fusions, overlaps)
         verify(program)
-    except CoconetError:
-        raise
+    except CoconetError as error:
+        raise type(error)(error.found, rule=error.rule, where=error.where or "from_json", hint=error.hint) from None
     except _MALFORMED as error:
         raise malformed(f"{type(error).__name__}: {error}") from None
     return program

@@ -40,5 +40,5 @@ def _op_text(op: Op, digests: dict[str, str]) -> str:
 
 
 def _digest(*parts: str) -> str:
-    text = "\0".join(parts).encode()
+    text = "\0".join(parts).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=16).hexdigest()

@@ -274,4 +274,4 @@ def is_pointwise(op: Op) -> bool:
 
 def dropout_stream(name: str) -> int:
     """The 64-bit stream number of a dropout first called `name`."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

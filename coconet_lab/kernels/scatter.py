@@ -75,7 +75,7 @@ def _layout(buffer: Buffer, index: int, ranks: int) -> tuple[Array, int]:
     """The shifts, and the elements they span: tensors in a shuffled order, each at a multiple of 256 bytes."""
     unit = _ALIGNMENT // buffer.type.dtype.itemsize
     found = np.zeros(len(buffer.type.pieces), np.int64)
-    salt = zlib.crc32(buffer.name.encode())
+    salt = zlib.crc32(buffer.name.encode("utf-8", "surrogatepass"))
     parts = list(_cut(buffer.type, *_held(buffer, index, ranks)))
     at = 0
     for piece, (start, stop) in sorted(parts, key=lambda part: (part[0] * 2_654_435_761 + salt) % 2**32):

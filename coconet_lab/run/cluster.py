@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from coconet_lab.arguments import refusal, whole
+from coconet_lab.arguments import refusal, shown, whole
 from coconet_lab.errors import ClusterError
 from coconet_lab.run import devices
 from coconet_lab.run.attached import AttachedSession
@@ -97,6 +97,7 @@ class Cluster(RunsPrograms):
         self._calls = self._under_way = 0
         self._is_attached = False
         self._lock = threading.RLock()
+        self._owner = os.getpid()
 
     @classmethod
     def attach(cls, profile_or_client: Any, *, backend: str = "cpu", deadline_s: float = 120.0) -> Cluster:
@@ -142,6 +143,7 @@ class Cluster(RunsPrograms):
                 if other is not self and other._request == self._request:
                     other.stop()
             check_room(self._request)
+            self._owner = os.getpid()
             session = self._starting = Session(self._request, _say)
             try:
                 session.start()
@@ -172,6 +174,16 @@ class Cluster(RunsPrograms):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _check_owner(self) -> None:
+        """Refuse ranks that belong to the process this one was forked from: its sockets are no use here."""
+        if self._session is not None and self._owner != os.getpid():
+            raise ClusterError(
+                f"this cluster's ranks belong to process {self._owner}; this is process {os.getpid()}, forked from it",
+                rule="connections to ranks do not survive a fork; the ranks go on for the process that started them",
+                where=f"Cluster({self.backend})",
+                hint="use it in the process that started it",
+            )
 
     def _ready_session(self) -> Session | AttachedSession:
         """The session with all its ranks alive: started, or started anew after its ranks had ended."""
@@ -227,17 +239,21 @@ class Cluster(RunsPrograms):
         Interrupted
             A KeyboardInterrupt whose `results` are what the ranks returned after they were asked to stop.
         """
+        self._check_owner()
         with self._lock:
-            if per_rank is not None and len(per_rank) != self.ranks:
+            if not callable(function):
+                raise refusal("what to call", function, "it is a function", "cluster.call(function)", ClusterError)
+            if per_rank is not None and (not isinstance(per_rank, Sequence) or len(per_rank) != self.ranks):
+                many = f"{len(per_rank)} items" if isinstance(per_rank, Sequence) else shown(per_rank)
                 raise ClusterError(
-                    f"per_rank has {len(per_rank)} items for {self.ranks} ranks",
+                    f"per_rank has {many} for {self.ranks} ranks",
                     rule="one item for each rank, in rank order",
                     where=repr(self),
                     hint=f"per_rank=[… for rank in range({self.ranks})]",
                 )
             session = self._ready_session()
             self._calls += 1
-            name = what or f"'{getattr(function, '__name__', type(function).__name__)}'"
+            name = str(what) or f"'{getattr(function, '__name__', type(function).__name__)}'"
             limit = self.deadline_s if deadline_s is None else deadline_s
             check_deadline(limit, repr(self))
             running = RunningCall(session, Order(self._calls, name, limit), Progress(name.strip("'"), progress))
@@ -270,6 +286,7 @@ class Cluster(RunsPrograms):
 
     def restart(self) -> Cluster:
         """New ranks in place of those there are, with nothing of theirs left."""
+        self._check_owner()
         with self._lock:
             if self._session is None:
                 return self.start()
@@ -289,13 +306,14 @@ class Cluster(RunsPrograms):
                 where=repr(self),
                 hint="cluster.start()",
             )
-        if whole(rank, "a rank", hint="log(0)", where=repr(self)) >= self.ranks:
+        if whole(rank, "a rank", hint="log(0)", error=ClusterError, where=repr(self)) >= self.ranks:
             raise refusal("a rank", rank, f"the ranks are 0 to {self.ranks - 1}", "log(0)", ClusterError, repr(self))
         return self._session.rank_log(rank)
 
     @property
     def client(self) -> Any:
         """The ipyparallel client: ``%%px`` cells and views work on the same ranks."""
+        self._check_owner()
         with self._lock:
             return self._ready_session().client
 

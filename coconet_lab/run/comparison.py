@@ -101,7 +101,7 @@ class Comparison:
         if path is not None:
             where = checked_path(path, "the file of a comparison", hint='to_csv("times.csv")')
             with file_access("write", where):
-                where.write_text(text, newline="", encoding="utf-8")
+                where.write_text(text, newline="", encoding="utf-8", errors="backslashreplace")
         return text
 
     def plot(self, ax: Any = None) -> Any:

@@ -112,7 +112,7 @@ def export(schedule: Schedule, directory: str | os.PathLike[str], *, seed: int =
         if old.suffix in (".py", ".cu"):
             old.unlink()
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8", errors="surrogatepass")
     return folder / "main.py"
 
 

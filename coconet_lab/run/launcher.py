@@ -22,6 +22,7 @@ _THREAD_VARIABLES = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREA
 _FORKER = ".gforker"
 # Ranks of one host talk through memory alone; without these MPI's network layer listens on every interface.
 _LOCAL_TRANSPORT = {"UCX_TLS": "self,sysv,posix", "FI_TCP_IFACE": "lo", "FI_SOCKETS_IFACE": "lo"}
+LOCAL_OPTIONS = ("mpiexec", "directory", "start_s")  # of the lab itself; others are the profile's
 _LIBRARY_CODE = (
     "import mpi4py; mpi4py.rc.initialize = False\n"
     "from mpi4py import MPI\n"
@@ -182,7 +183,7 @@ def batch_text(template: str, request: Request) -> str:
     beside = os.path.join(sysconfig.get_path("scripts"), "mpiexec")
     given = {"mpiexec": beside, "per_node": _per_node(request), **dict(request.options)}
     values: Mapping[str, object] = {**given, "ranks": request.ranks, "nodes": request.nodes or ""}
-    unknown = set(dict(request.options)) - set(_PLACE.findall(template)) - {"mpiexec", "directory", "start_s"}
+    unknown = set(dict(request.options)) - set(_PLACE.findall(template)) - set(LOCAL_OPTIONS)
     if unknown:
         places = sorted(set(_PLACE.findall(template)) - {"ranks", "nodes", "mpiexec"})
         raise ClusterError(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from coconet_lab.arguments import seed as checked_seed
+from coconet_lab.arguments import shown, text, whole
 from coconet_lab.errors import ClusterError, InputError
 from coconet_lab.ir.inputs import check_inputs, input_block, random_block
 from coconet_lab.ir.ops import Input
@@ -29,6 +32,7 @@ Array = np.ndarray[Any, Any]
 Runnable: TypeAlias = Program | Schedule
 _FETCH_BYTES = 256 << 20
 _RUN_KEY = "run"
+_MOST_REPEATS = 10**9  # what the ranks' reports have room to count
 
 
 class RunInterrupted(Interrupted):
@@ -50,6 +54,7 @@ class RunsPrograms:
 
     backend: Any
     call: Callable[..., list[Any]]
+    _lock: AbstractContextManager[Any]  # held by one call, or one run, at a time
     _runs = 0
 
     @property
@@ -116,23 +121,25 @@ class RunsPrograms:
         RankError
             A rank raised, died or did not return before the deadline.
         """
-        label = name or _label(schedule)
-        before = (2 if repeats > 1 else 0) if warmup is None else warmup
-        _check_repeats(repeats, before)
-        made, parts = self._job(_RUN_KEY, schedule, inputs, seed, label)
-        made = replace(made, repeats=repeats, warmup=before)
-        source = self._provenance(made.program, label, seed)
-        self._runs += 1  # what an earlier run left on the ranks ends here, also where this one fails
-        try:
-            measured = self.call(
-                job.execute, made, per_rank=parts, what=f"'{label}'", deadline_s=deadline_s, progress=progress
-            )
-        except Interrupted as stop:
-            if not stop.results or not _timing(stop.results).samples_us:
-                raise
-            found = self._result(made, stop.results, source, values)
-            raise RunInterrupted(str(stop), stop.results, found) from None
-        return self._result(made, measured, source, values)
+        repeats = whole(repeats, "repeats", least=1, most=_MOST_REPEATS, hint="repeats=10", error=ClusterError)
+        standing = 2 if repeats > 1 else 0
+        before = standing if warmup is None else _warmup(warmup)
+        label = _name(name) or _label(schedule)
+        with self._lock:  # another thread's run would overwrite the values before they are brought along
+            made, parts = self._job(_RUN_KEY, schedule, inputs, seed, label)
+            made = replace(made, repeats=repeats, warmup=before)
+            source = self._provenance(made.program, label, seed)
+            self._runs += 1  # what an earlier run left on the ranks ends here, also where this one fails
+            try:
+                measured = self.call(
+                    job.execute, made, per_rank=parts, what=f"'{label}'", deadline_s=deadline_s, progress=progress
+                )
+            except Interrupted as stop:
+                if not stop.results or not _timing(stop.results).samples_us:
+                    raise
+                found = self._result(made, stop.results, source, values)
+                raise RunInterrupted(str(stop), stop.results, found) from None
+            return self._result(made, measured, source, values)
 
     def load(
         self, schedule: Runnable, inputs: Mapping[Any, Any] | None = None, *, seed: int = 0, name: str = ""
@@ -142,7 +149,7 @@ class RunsPrograms:
         Parameters and errors are those of `run`.
         """
         key = f"resident {secrets.token_hex(8)}"
-        made, parts = self._job(key, schedule, inputs, seed, name or _label(schedule))
+        made, parts = self._job(key, schedule, inputs, seed, _name(name) or _label(schedule))
         compile_s = self.call(job.prepare, made, per_rank=parts, what=f"load '{made.what}'")
         return Resident(self, key, made.program, stored_names(made.plan), made.scalars, max(compile_s))
 
@@ -180,9 +187,11 @@ class RunsPrograms:
             `.records()`, `.to_csv()`, `.plot()`; an interrupt keeps the schedules that were finished.
         """
         names = list(schedules) if isinstance(schedules, Mapping) else []
-        if not names or (baseline is not None and baseline not in names):
+        if not all(isinstance(name, str) and name for name in names):
+            names = []
+        if not names or (baseline is not None and not (isinstance(baseline, str) and baseline in names)):
             raise ClusterError(
-                f"nothing to compare with {baseline!r}" if names else "nothing to compare",
+                f"nothing to compare with {shown(baseline)}" if names else "nothing to compare",
                 rule="compare takes a dict of one schedule or more by name, and the baseline is one of them",
                 where="compare",
                 hint='cluster.compare({"naive": program, "fused": schedule})',
@@ -215,6 +224,7 @@ class RunsPrograms:
         """The job of a schedule and every rank's parts of its inputs; all that can be refused here is."""
         program = program_of(schedule)
         self._check_size(program)
+        seed = checked_seed(seed)
         if inputs is not None and not isinstance(inputs, Mapping):
             raise InputError(
                 f"the inputs are a {type(inputs).__name__}",
@@ -261,9 +271,10 @@ class RunsPrograms:
         run_number, generation = self._runs, self.generation
 
         def parts(names: tuple[str, ...]) -> list[dict[str, Array]] | None:
-            if self._runs != run_number or self.generation != generation:
-                return None
-            found = self.call(job.read, _RUN_KEY, names, what="reading values")
+            with self._lock:
+                if self._runs != run_number or self.generation != generation:
+                    return None
+                found = self.call(job.read, _RUN_KEY, names, what="reading values")
             return None if any(part is None for part in found) else found
 
         held = HeldValues(program, stored_names(plan), parts)
@@ -274,14 +285,17 @@ class RunsPrograms:
         return RunResult(outputs, state, _timing(measured), trace, source, held)
 
 
-def _check_repeats(repeats: int, warmup: int) -> None:
-    if repeats < 1 or warmup < 0:
-        raise ClusterError(
-            f"{repeats} repeats after {warmup} warm-ups",
-            rule="a run is repeated once or more, after no or more warm-ups",
-            where="run",
-            hint="repeats=10, warmup=2",
-        )
+def _warmup(given: Any) -> int:
+    return whole(given, "warmup", most=_MOST_REPEATS, hint="warmup=2", error=ClusterError)
+
+
+def _name(given: Any) -> str:
+    """What the user calls a run; empty where there is no name."""
+    return (
+        ""
+        if given is None or (isinstance(given, str) and not given)
+        else text(given, "a run's name", hint='name="fused"')
+    )
 
 
 def stored_names(plan: Plan) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ def report(op: str | None = None, step: int | None = None, done: int | None = No
 def _write_report() -> None:
     if _here.write_fd >= 0:
         now = _here.report
-        name = now.op.encode()[:200]
+        name = now.op.encode(errors="replace")[:200]
         os.pwrite(_here.write_fd, _RECORD.pack(now.call, now.step, now.done, now.total, name), 0)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from coconet_lab.arguments import whole
 from coconet_lab.errors import ClusterError, InputError
 from coconet_lab.ir.inputs import check_inputs
 from coconet_lab.ir.program import Program
@@ -58,13 +59,9 @@ class Resident:
         """
         self._check_alive()
         checked = check_scalars(self.program, self.scalars, scalars)
-        if times < 1:
-            raise InputError(
-                f"{times} steps of {self.program.name!r}",
-                rule="a resident is stepped once or more",
-                where=repr(self),
-                hint="step(times=1)",
-            )
+        times = whole(
+            times, "the number of steps", least=1, most=10**9, hint="step(times=1)", error=InputError, where=repr(self)
+        )
         ran = self._cluster.call(job.step, self._key, checked, times, what=f"step of {self.program.name!r}")
         self.scalars = checked
         self.steps += times

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coconet_lab.arguments import whole
 from coconet_lab.errors import ClusterError, IllegalTransform, ProgramError
 from coconet_lab.ir.program import Program
 from coconet_lab.run.provenance import Provenance
@@ -191,7 +192,7 @@ class RunResult:
 
     def on_rank(self, rank: int) -> RankView:
         """What one rank holds: ``run.on_rank(2)["drop"]`` (fetched from the ranks while they keep the run)."""
-        return RankView(rank, self._held)
+        return RankView(whole(rank, "a rank", least=None, hint="run.on_rank(0)"), self._held)
 
     @property
     def samples_us(self) -> tuple[float, ...]:

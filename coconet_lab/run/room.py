@@ -9,7 +9,7 @@ from typing import Any
 from coconet_lab.arguments import is_number, one_of, path, refusal, shown, whole
 from coconet_lab.errors import ClusterError
 from coconet_lab.run import devices
-from coconet_lab.run.launcher import Request, find_mpiexec, mpi_library
+from coconet_lab.run.launcher import LOCAL_OPTIONS, Request, find_mpiexec, mpi_library
 
 _RANK_BYTES = 160 << 20  # a Python process with NumPy, Numba, ipykernel and MPI, measured at 140 MiB
 _YEARS_S = 1e9  # beyond it the waits of the operating system overflow
@@ -32,11 +32,26 @@ def check_arguments(
     if nodes is not None:
         whole(nodes, "the number of nodes", least=1, hint="nodes=2", error=ClusterError, where=where)
     check_deadline(deadline_s, where)
+    if profile is None and nodes is not None and nodes > 1:
+        raise ClusterError(
+            f"no {shown(nodes)} nodes without a profile",
+            rule="a profile says how ranks are started on other hosts; without one they all run here",
+            where=where,
+            hint='Cluster(profile="slurm", ranks=…, nodes=…), or profile="hosts"',
+        )
     if profile is not None:
         path(profile, "the profile", hint='profile="slurm"', error=ClusterError)
     if options is not None and not isinstance(options, Mapping):
         rule = "options are a mapping of the profile's words to what they are"
         raise refusal("options", options, rule, 'options={"partition": "gpu"}', ClusterError, where)
+    unknown = set(options or ()) - set(LOCAL_OPTIONS) if profile is None else set()
+    if unknown:
+        raise ClusterError(
+            f"no option {shown(min(unknown, key=str))}",
+            rule=f"options without a profile are {', '.join(LOCAL_OPTIONS)}; others fill a profile's batch text",
+            where=where,
+            hint='Cluster(profile="slurm", options={…})',
+        )
     if options and "start_s" in options:
         check_deadline(options["start_s"], where, "start_s")
 

@@ -266,7 +266,7 @@ class Schedule:
         """Write `to_json` to a file."""
         where = path(file, "a schedule's file", hint='save("s.json")')
         with file_access("write", where):
-            where.write_text(self.to_json() + "\n", encoding="utf-8")
+            where.write_text(self.to_json() + "\n", encoding="utf-8", errors="surrogatepass")
 
     @classmethod
     def load(cls, file: str | PathLike[str], operators: Iterable[Any] = ()) -> Schedule:

@@ -93,7 +93,7 @@ class Transform(ABC):
 
 def quoted(text: str) -> str:
     """A Python string literal in double quotes, as scripts write names."""
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def call(method: str, *names: str, **arguments: Any) -> str:

@@ -217,7 +217,7 @@ def test_what_is_no_program_and_no_repeats_are_refused(cluster: cl.Cluster) -> N
         cluster.run("adam")  # type: ignore[arg-type]
     assert caught.value.rule
     schedule = made("sgd", "fp32").schedules["AR-Opt"]
-    with pytest.raises(ClusterError, match="0 repeats") as refused:
+    with pytest.raises(ClusterError, match="repeats is 0") as refused:
         cluster.run(schedule, repeats=0)
     assert has_four_lines(refused.value)
     with pytest.raises(InputError, match="the inputs are a list") as listed:

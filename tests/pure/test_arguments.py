@@ -264,3 +264,26 @@ def test_a_place_that_cannot_be_written_or_read_is_one_error(tmp_path):
         with pytest.raises(cl.CoconetError, match=r"cannot (read|write|export to)") as caught:
             call()
         assert str(tmp_path) in caught.value.found
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\udfffb"])
+def test_a_name_that_is_no_text_survives_scripts_files_and_pictures(name, tmp_path):
+    x = cl.tensor("x", FP32, (8,), Local)
+    out = cl.dropout(cl.all_reduce(x, name=name), 0.5, name="out")
+    schedule = cl.Schedule(cl.program("p", outputs=[out], ranks=4)).split(name)
+    made = {}
+    exec(schedule.script(), {"cl": cl, "p": schedule.base}, made)
+    schedule.save(tmp_path / "s.json")
+    cl.draw(schedule).save(tmp_path / "s.svg")
+    assert made["s"].program.key() == cl.Schedule.load(tmp_path / "s.json").program.key() == schedule.program.key()
+    assert (schedule.export(tmp_path / "out").parent / "schedule.json").exists()
+
+
+def test_an_operation_of_a_file_that_cannot_be_says_that_it_stands_in_a_file():
+    for old, new in (('"dim": 0', '"dim": 7'), ('"Replicated"', '"Local"'), ('"b"', '"c"')):
+        with pytest.raises(cl.CoconetError) as caught:
+            cl.Schedule.from_json(SCHEDULE.to_json().replace(old, new, 1).replace('"steps": [', '"steps": [{},'))
+        assert all((caught.value.rule, caught.value.where, caught.value.hint)), new
+    with pytest.raises(cl.ProgramError, match="does not come before it") as caught:
+        cl.Schedule.from_json(SCHEDULE.to_json().replace('"name": "layer"', '"name": "lay"', 1))
+    assert "in:" in str(caught.value)
