@@ -1,4 +1,4 @@
-"""CUDA text run on the CPU: a thread a thread, shared memory by CTA; the few device primitives are given in C++.
+"""CUDA text run on the CPU: a CTA a thread, in which its own take turns; the few device primitives are given in C++.
 
 Slow, and no proof about a GPU's memory model; but indices, tails, masks, roundings, reductions and meetings between
 ranks are those of the text that runs there.
@@ -14,8 +14,10 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,11 +31,11 @@ THREADS = 64
 DEVICE = r"""
 #include <algorithm>
 #include <atomic>
-#include <barrier>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <thread>
-#include <vector>
+#include <ucontext.h>
 #define __device__
 #define __forceinline__ inline
 #define __global__
@@ -43,12 +45,13 @@ DEVICE = r"""
 struct uint4 { unsigned x, y, z, w; };
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 struct Index { unsigned x; };
-static thread_local Index threadIdx;
-static Index blockIdx, gridDim, blockDim;
+static Index threadIdx, blockIdx, gridDim, blockDim;
 static int my_rank;
-static std::barrier<>* whole;
-static std::vector<std::barrier<>*> warps;
-static void __syncthreads() { whole->arrive_and_wait(); }
+struct Barrier { unsigned expected, here; };
+static Barrier whole, warps[32];
+static void meet(Barrier& barrier);
+static void step_aside();
+static void __syncthreads() { meet(whole); }
 static void __threadfence_system() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 template <class T> static T __ldcs(const T* p) { return *p; }
 template <class T> static T __ldcg(const T* p) { return *(volatile const T*)p; }
@@ -77,29 +80,76 @@ static unsigned atomicCAS(unsigned* p, unsigned old, unsigned x) {
 }
 template <class T> static T __shfl_down_sync(unsigned, T x, int step) {
   static T lanes[1024];
-  std::barrier<>& warp = *warps[threadIdx.x / 32];
   lanes[threadIdx.x] = x;
-  warp.arrive_and_wait();
+  meet(warps[threadIdx.x / 32]);
   const T found = threadIdx.x % 32 + step < 32 ? lanes[threadIdx.x + step] : x;
-  warp.arrive_and_wait();
+  meet(warps[threadIdx.x / 32]);
   return found;
 }
 """
 
+# Threads of a CTA take turns from barrier to barrier, each time in another order: a text that lacks a barrier is wrong
+# in some. Threads of the system, started one after the other, would seldom show it.
 RUN = r"""
-extern "C" void run(unsigned cta, unsigned ctas, int rank, const Args* args) {
+struct Fiber { ucontext_t context; Barrier* waits; bool ended; char stack[1 << 17]; };
+static Fiber fibers[THREADS];
+static ucontext_t home;
+static unsigned left, dice;
+static const Args* given;
+static void next() {
+  const unsigned from = threadIdx.x, start = (dice = dice * 1664525 + 1013904223) >> 16;
+  for (unsigned n = 0; n < THREADS; ++n) {
+    const unsigned to = (start + n) % THREADS;
+    if (fibers[to].waits || fibers[to].ended) continue;
+    threadIdx.x = to;
+    if (to != from) swapcontext(&fibers[from].context, &fibers[to].context);
+    return;
+  }
+  setcontext(&home);
+}
+static void meet(Barrier& barrier) {
+  if (++barrier.here < barrier.expected) {
+    fibers[threadIdx.x].waits = &barrier;
+  } else {
+    barrier.here = 0;
+    for (auto& fiber : fibers) if (fiber.waits == &barrier) fiber.waits = nullptr;
+  }
+  next();
+}
+static void step_aside() {
+  std::this_thread::yield();
+  next();
+}
+static void body() {
+  KERNEL(*given);
+  fibers[threadIdx.x].ended = true;
+  if (--left) next();
+}
+extern "C" unsigned run(unsigned cta, unsigned ctas, int rank, const Args* args) {
   my_rank = rank;
   blockIdx.x = cta;
   gridDim.x = ctas;
   blockDim.x = THREADS;
-  whole = new std::barrier<>(THREADS);
-  for (int n = 0; n < THREADS / 32; ++n) warps.push_back(new std::barrier<>(32));
-  std::vector<std::thread> threads;
-  for (unsigned n = 0; n < THREADS; ++n) threads.emplace_back([=] { threadIdx.x = n; KERNEL(*args); });
-  for (auto& thread : threads) thread.join();
-  for (auto* warp : warps) delete warp;
-  warps.clear();
-  delete whole;
+  left = THREADS;
+  given = args;
+  whole = {THREADS, 0};
+  for (auto& warp : warps) warp = {32, 0};
+  for (auto& fiber : fibers) {
+    fiber.waits = nullptr;
+    fiber.ended = false;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack = {fiber.stack, 0, sizeof fiber.stack};
+    fiber.context.uc_link = &home;
+    makecontext(&fiber.context, body, 0);
+  }
+  volatile bool started = false;
+  getcontext(&home);
+  if (!started) {
+    started = true;
+    threadIdx.x = 0;
+    setcontext(&fibers[0].context);
+  }
+  return left;
 }
 """
 
@@ -111,7 +161,7 @@ PRIMITIVES = {
     ),
     "void post(u32* flag, u32 value)": "{ __atomic_store_n(flag, value, __ATOMIC_RELEASE); }",
     "void post_arrival(u32* flag, u32 value)": "{ __atomic_store_n(flag, value, __ATOMIC_RELEASE); }",
-    "u32 seen(const u32* flag)": "{ std::this_thread::yield(); return __atomic_load_n(flag, __ATOMIC_ACQUIRE); }",
+    "u32 seen(const u32* flag)": "{ step_aside(); return __atomic_load_n(flag, __ATOMIC_ACQUIRE); }",
     "u64 clock_ns()": "{ timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e9 + t.tv_nsec; }",
 }
 
@@ -191,6 +241,12 @@ class Kept:
         return raw[start : start + nbytes]
 
 
+def at_once(function: Callable[..., Any], *items: Iterable[Any]) -> list[Any]:
+    """What a function returns for each item, each in a thread of its own, since they may wait for each other."""
+    with ThreadPoolExecutor(max_workers=64) as pool:
+        return list(pool.map(function, *items))
+
+
 class OnHost:
     """One kernel on one rank: `ctas` copies of its library, since a CTA's shared memory is static there."""
 
@@ -211,14 +267,8 @@ class OnHost:
         """All CTAs at once; the error word is in the state that `packed` names."""
         grid = ctas or self.ctas
         place = ctypes.c_void_p(packed.ctypes.data)
-        threads = [
-            threading.Thread(target=library.run, args=(cta, grid, self.rank, place))
-            for cta, library in enumerate(self.libraries[:grid])
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        left = at_once(lambda cta: self.libraries[cta].run(cta, grid, self.rank, place), range(grid))
+        assert not any(left), f"of rank {self.rank} {max(left)} threads wait at a barrier to which not all of them come"
 
 
 class Launcher:
@@ -239,8 +289,8 @@ class Launcher:
     def launch(self, tensors, scalars=(), *, meets: bool = True, limit_s: float = 20.0, chunk=None, absent=()) -> None:
         """`tensors[t][rank]` are arrays; `scalars` are 8-byte arrays. Ranks in `absent` do not come."""
         peers = peer_tensors(self.kernel)
-        threads = []
-        for rank in set(range(self.ranks)) - set(absent):
+        ranks, given = sorted(set(range(self.ranks)) - set(absent)), []
+        for rank in ranks:
             team = Team(
                 tuple(map(address, self.pads)), address(self.states[rank]), int(limit_s * 1e9),
                 meets and self.kernel.opens, meets and self.kernel.closes,
@@ -253,15 +303,13 @@ class Launcher:
                 [address(a) for a in arrays] if t in peers else [address(arrays[rank])]
                 for t, arrays in enumerate(tensors)
             ]
-            packed = arguments(
-                self.source, rank, tensors=places, scalars=[address(s) for s in scalars],
-                team=team, scratch=scratch, chunk=chunk,
+            given.append(
+                arguments(
+                    self.source, rank, tensors=places, scalars=[address(s) for s in scalars],
+                    team=team, scratch=scratch, chunk=chunk,
+                )
             )  # fmt: skip
-            threads.append(threading.Thread(target=self.on_rank[rank].run, args=(packed,)))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(lambda rank, packed: self.on_rank[rank].run(packed), ranks, given)
 
     def error(self, rank: int) -> int:
         """The error word of a rank."""

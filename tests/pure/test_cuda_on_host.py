@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 
 import cuda_samples as samples
@@ -240,6 +241,16 @@ def hard_quotients(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np
     x[:6] = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45]
     divisors = np.array([3, 10, 0.999, 0.001, 1e-30, 1e30, 7e-13, -49.0, 2, 1.9999999, 0], np.float32)
     return x.astype(np.float32), divisors
+
+
+def test_a_barrier_to_which_one_thread_does_not_come_is_found(folder):
+    whole = print_kernel(samples.norms(64))
+    start = whole.body.index("{", whole.body.index(f" {whole.name}(")) + 1
+    body = f"{whole.body[:start]} if (threadIdx.x == 5) return;{whole.body[start:]}"
+    launcher = Launcher(replace(whole, body=body), folder, ctas=1)
+    tensors = [[np.zeros(256) for _ in range(launcher.ranks)] for _ in launcher.kernel.tensors]
+    with pytest.raises(AssertionError, match="wait at a barrier"):
+        launcher.launch(tensors, limit_s=0.2)
 
 
 def test_a_division_by_one_number_is_bit_for_bit_a_division(folder):
