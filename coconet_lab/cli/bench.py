@@ -6,8 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
+from coconet_lab.arguments import file_access
 from coconet_lab.cli.measure import NAMES, OPTIMIZERS, Size, chosen_baselines, compare, make, parse_size
-from coconet_lab.cli.usage import UsageError, known
+from coconet_lab.cli.usage import UsageError, check_file, known
 from coconet_lab.run.cluster import Cluster
 from coconet_lab.run.comparison import Comparison, records_csv
 from coconet_lab.workloads import Workload
@@ -47,10 +48,11 @@ def run(options: argparse.Namespace) -> int:
             if found.is_partial:
                 break
     records = [record for comparison in done for record in comparison.records()]
-    if options.json:
-        options.json.write_text(json.dumps({"rows": records}, indent=1) + "\n", encoding="utf-8")
-    if options.csv:
-        options.csv.write_text(records_csv(records), encoding="utf-8")
+    texts = {options.json: json.dumps({"rows": records}, indent=1) + "\n", options.csv: records_csv(records)}
+    for path, text in texts.items():
+        if path:
+            with file_access("write", path):
+                path.write_text(text, encoding="utf-8")
     for path in filter(None, (options.json, options.csv)):
         print(f"wrote {path}")
     return INTERRUPTED if done[-1].is_partial else 0
@@ -74,7 +76,9 @@ def _checked(options: argparse.Namespace) -> tuple[list[Size], list[Workload]]:
             hint="--repeats 10 --warmup 2",
         )
     for path in filter(None, (options.json, options.csv)):
-        if not path.parent.is_dir():
+        if path.parent.is_dir():
+            check_file(path, where)
+        else:
             raise UsageError(
                 f"there is no folder {str(path.parent)!r} to write {path.name!r} into",
                 rule="measurements go into a folder that exists",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coconet_lab.cli.measure import Size, compare, make
+from coconet_lab.cli.usage import check_folder
 from coconet_lab.run.cluster import Cluster
 from coconet_lab.run.comparison import Comparison, records_csv
 from coconet_lab.run.results import duration
@@ -40,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
     """Say what comes, prove every schedule, run them all, draw, and name the page and the next command."""
     started = time.monotonic()
     parts = _parts(options.ranks)
+    check_folder(options.out, "coconet-lab demo")
     _announce(parts, options)
     for part in parts:
         _prove(part)
@@ -51,9 +53,8 @@ def run(options: argparse.Namespace) -> int:
             if measured[-1].is_partial:
                 raise KeyboardInterrupt
             print(table(measured[-1]), flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
     records = [record for comparison in measured for record in comparison.records()]
-    (options.out / "demo.csv").write_text(records_csv(records))
+    (options.out / "demo.csv").write_text(records_csv(records), encoding="utf-8")
     print("\ndrawing graphs and timelines", flush=True)
     index = write_demo(options.out, [(p.title, p.made, c) for p, c in zip(parts, measured)])
     print(f"\ndone in {time.monotonic() - started:.0f} s")

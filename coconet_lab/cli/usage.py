@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NoReturn
 
 from coconet_lab.errors import CoconetError
@@ -53,3 +55,34 @@ def known(kind: str, name: str, names: Iterable[str], *, where: str, hint: str) 
     near = difflib.get_close_matches(name, everything, n=3, cutoff=0.5)
     found = f"there is no {kind} {name!r}" + (f"; near it: {', '.join(map(repr, near))}" if near else "")
     raise UsageError(found, rule=f"a {kind} is one of {', '.join(everything)}", where=where, hint=hint)
+
+
+def check_file(path: Path, where: str) -> None:
+    """Refuse a file that could not be written, before anything is measured for it; none is left behind."""
+    is_new = not path.exists()
+    try:
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error, where, f"mkdir -p {path.parent}, or another file") from None
+    if is_new:
+        path.unlink()
+
+
+def check_folder(path: Path, where: str) -> None:
+    """Make a folder, or refuse one in which nothing could be written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error, where, "--out out") from None
+
+
+def _unwritable(path: Path, error: OSError, where: str, hint: str) -> UsageError:
+    return UsageError(
+        f"cannot write {str(path)!r}: {error.strerror or error}",
+        rule="results go where this user may write, and that is tried before anything runs",
+        where=where,
+        hint=hint,
+    )

@@ -84,6 +84,26 @@ def test_a_command_line_typed_wrong_is_four_lines_before_anything_starts(typed, 
     assert [line[:8] for line in said[1:]] == ["  rule: ", "  in:   ", "  try:  "]
 
 
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured_for_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("coconet_lab.cli.bench.Cluster", None)
+    monkeypatch.setattr("coconet_lab.cli.demo.Cluster", None)
+    (tmp_path / "file").write_text("kept")
+    for typed in (
+        ["bench", "adam", "--json", str(tmp_path)],
+        ["bench", "adam", "--csv", "/proc/times.csv"],
+        ["demo", "--out", str(tmp_path / "file")],
+        ["demo", "--out", "/proc/none"],
+    ):
+        assert app.main(typed) == 2
+        said = capsys.readouterr()
+        assert said.err.startswith("coconet-lab: cannot write "), said
+        assert len(said.err.splitlines()) == 4
+        assert not said.out
+    assert app.main(["bench", "adam", "--json", str(tmp_path / "new.json"), "--csv", str(tmp_path / "none" / "x")]) == 2
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "kept"
+
+
 @pytest.mark.parametrize("typed", [["self_attention", "--ranks", "3", "--sizes", "4x4x4"], ["adam", "--ranks", "0"]])
 def test_a_size_that_its_ranks_cannot_share_is_refused_by_the_language(typed, capsys, monkeypatch):
     monkeypatch.setattr("coconet_lab.cli.bench.Cluster", None)
