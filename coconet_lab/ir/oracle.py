@@ -15,8 +15,8 @@ import numpy as np
 
 from coconet_lab.arguments import refusal, whole
 from coconet_lab.ir.inputs import Scheduled, check_inputs, input_block, program_of, random_inputs
-from coconet_lab.ir.ops import Input
-from coconet_lab.ir.oracle_ops import HANDLERS
+from coconet_lab.ir.ops import Custom, Input
+from coconet_lab.ir.oracle_ops import HANDLERS, expression_fault
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.rank_values import PerRank, RankValues
 from coconet_lab.ir.updates import updated_inputs
@@ -109,6 +109,14 @@ def run(
                 found = HANDLERS[type(op)](ranks, op)
         ranks.store(name, found)
     return OracleRun(program, ranks.values, ranks)
+
+
+def expression_faults(found: OracleRun) -> Iterator[tuple[str, str]]:
+    """The custom operators whose kernel expression is far from their meaning on the values of a run, and how."""
+    for name, op in found.program.ops.items():
+        fault = expression_fault(found._ranks, op) if isinstance(op, Custom) else None
+        if fault is not None:
+            yield name, fault
 
 
 def _input_blocks(program: Program, inputs: Mapping[str, Any], name: str) -> Iterator[tuple[int, Array]]:

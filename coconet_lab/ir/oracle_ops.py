@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from coconet_lab.errors import ProgramError
+from coconet_lab.errors import CoconetError, ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.contract import conv, matmul
 from coconet_lab.ir.dtypes import DTYPES
 from coconet_lab.ir.elementwise import FUNCTIONS
+from coconet_lab.ir.expression import evaluate
 from coconet_lab.ir.rank_values import PerRank, RankValues
 from coconet_lab.ir.reductions import reduce_list, reduce_whole
 from coconet_lab.ir.rng import dropout_keep, flat_indices
-from coconet_lab.ir.rounding import cast, contiguous, poisoned, rounded
+from coconet_lab.ir.rounding import cast, contiguous, mismatch, poisoned, rounded
 
 Array = np.ndarray[Any, Any]
 
@@ -135,7 +136,7 @@ def _custom(ranks: RankValues, op: o.Custom) -> PerRank:
     for rank in ranks.members(kind):
         arrays = [ranks.operand(op, at, rank, dtype) for at in range(len(op.operands))]
         ranges = ranks.ranges(kind, rank)
-        result = np.array(op.operator.meaning(*arrays, ranges=ranges))
+        result = _meant(ranks, op, arrays, ranges)
         shape = kind.local_shape(rank % ranks.size, ranks.size)
         if result.shape != shape or result.dtype != kind.dtype.numpy:
             raise ProgramError(
@@ -146,6 +147,43 @@ def _custom(ranks: RankValues, op: o.Custom) -> PerRank:
             )
         found[rank] = result
     return found
+
+
+def _meant(ranks: RankValues, op: o.Custom, arrays: list[Array], ranges: Any) -> Array:
+    """What the user's function makes of one block; what it raises is told with the operator's name."""
+    try:
+        return np.array(op.operator.meaning(*arrays, ranges=ranges))
+    except CoconetError:
+        raise
+    except Exception as error:
+        found = f"the meaning of operator {op.operator.name!r} raised {type(error).__name__}: {error}"
+        raise ProgramError(
+            " ".join(found.split()),
+            rule="meaning(*arrays, ranges) gets this rank's operands, which it may not write into, and its ranges",
+            where=f"program {ranks.program.name!r}, value {op.name!r}",
+            hint="meaning=lambda x, ranges: x * 2",
+        ) from error
+
+
+def expression_fault(ranks: RankValues, op: o.Custom) -> str | None:
+    """Where the kernel expression of an operator is far from its meaning, in a sentence; None where they agree.
+
+    The square root of eps is allowed: the two may round differently, and cancel; a wrong expression is further off.
+    """
+    kind, dtype = ranks.type_of(op), ranks.operand_dtype(op)
+    if op.operator.expression is None:
+        return None
+    for rank in ranks.members(kind):
+        meant = ranks.on(op.name, rank)
+        arrays = [ranks.operand(op, at, rank, dtype) for at in range(len(op.operands))]
+        computed = evaluate(op.operator.expression, arrays, kind.dtype)
+        if computed.shape != meant.shape:
+            return f"it computes {list(computed.shape)} where the meaning gives {list(meant.shape)}"
+        largest = float(np.max(np.abs(meant.astype(np.float64)), initial=1.0, where=np.isfinite(meant)))
+        at = mismatch(computed, meant, kind.dtype.eps**0.5 * largest)
+        if at is not None:
+            return f"it computes {computed[at]} where the meaning gives {meant[at]}, on rank {rank} at {list(at)}"
+    return None
 
 
 HANDLERS: dict[type[o.Op], Callable[..., PerRank]] = {

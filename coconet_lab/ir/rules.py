@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from coconet_lab.errors import LayoutError
+from coconet_lab.arguments import is_whole, shown
+from coconet_lab.errors import CoconetError, LayoutError
 from coconet_lab.ir import ops as o
-from coconet_lab.ir.dtypes import DTYPES, INT32
+from coconet_lab.ir.dtypes import DTYPES, INT32, DType
+from coconet_lab.ir.expression import check_operands
 from coconet_lab.ir.join import Named, described, join, join_dtypes, quoted
-from coconet_lab.ir.layout import Local, Replicated, Sliced
+from coconet_lab.ir.layout import Layout, Local, Replicated, Sliced
 from coconet_lab.ir.rounding import fits
 from coconet_lab.ir.rules_collective import COLLECTIVE_RULES
 from coconet_lab.ir.rules_contract import conv, matmul
@@ -214,7 +216,33 @@ def _custom(op: o.Op, items: Sequence[Named], ranks: int | None) -> TensorType:
     if not items:
         rule = "an operator reads one value or more"
         raise LayoutError(f"{op.operator.name} reads no value", rule=rule, hint=f"{op.operator.name}(x)")
-    return op.operator.infer(*(kind for _, kind in items), ranks=ranks)
+    operator = op.operator
+    try:
+        kind = operator.infer(*(kind for _, kind in items), ranks=ranks)
+    except CoconetError:
+        raise
+    except Exception as error:  # the user's own function: whatever it raises is told with its name
+        found = f"the type rule of operator {operator.name!r} raised {type(error).__name__}: {error}"
+        hint = "infer=lambda *types, ranks: types[0]"
+        raise LayoutError(" ".join(found.split()), rule=_INFER_RULE, hint=hint) from error
+    if not isinstance(kind, TensorType) or not _is_sound(kind):
+        found = f"the type rule of operator {operator.name!r} gave {shown(kind)}"
+        raise LayoutError(found, rule=_INFER_RULE, hint="dataclasses.replace(types[0], shape=…)")
+    if operator.expression is not None:
+        check_operands(operator.name, operator.expression, len(op.operands), kind.dtype)
+    return kind
+
+
+_INFER_RULE = "infer(*types, ranks) gives the TensorType of the result: a dtype, whole extents and one of its layouts"
+
+
+def _is_sound(kind: TensorType) -> bool:
+    """Whether what a user's rule made is a type at all."""
+    if not isinstance(kind.dtype, DType) or not isinstance(kind.layout, Layout) or not isinstance(kind.shape, tuple):
+        return False
+    dim = kind.layout.dim
+    is_placed = dim is None if not kind.layout.is_sliced else is_whole(dim) and 0 <= (dim or 0) < len(kind.shape)
+    return is_placed and all(is_whole(n) and n >= 0 for n in kind.shape)
 
 
 Rule = Callable[[o.Op, Sequence[Named], int | None], TensorType]

@@ -10,8 +10,10 @@ import numpy as np
 from coconet_lab.arguments import refusal, text
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir import ops as o
+from coconet_lab.ir.expression import HINT, parse
 from coconet_lab.ir.types import TensorType
 from coconet_lab.lang.value import Value, make, operand
+from coconet_lab.site import caller_site
 
 
 def operator(
@@ -51,7 +53,8 @@ def operator(
         if not callable(function) and (function is not None or what == "meaning"):
             raise refusal(f"{what} of operator {name!r}", function, "it is a function", f"{what}=function")
     if expression is not None:
-        text(expression, f"the expression of operator {name!r}", hint='expression="min(max({0}, 0), 1)"')
+        text(expression, f"the expression of operator {name!r}", hint=HINT)
+        parse(expression, str(caller_site() or f"operator {name!r}"))
     made = o.CustomOperator(name, infer or _same_type, meaning, expression, call)
 
     def apply(*values: Any, name: str | None = None) -> Value:

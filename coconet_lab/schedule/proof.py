@@ -11,7 +11,7 @@ from coconet_lab.errors import CoconetError, ProofError
 from coconet_lab.ir.compare import Difference, first_difference
 from coconet_lab.ir.exact import below, inexact_sums, integer_inputs, reordered
 from coconet_lab.ir.inputs import proof_inputs
-from coconet_lab.ir.oracle import OracleRun, run
+from coconet_lab.ir.oracle import OracleRun, expression_faults, run
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.updates import updated_inputs
 from coconet_lab.schedule.record import take
@@ -88,6 +88,13 @@ def prove(
     start = programs[0]
     inputs = proof_inputs(start, integer_inputs(start), seed)
     expected = run(start, inputs, before=before)
+    for name, fault in expression_faults(expected):
+        raise ProofError(
+            f"the kernel expression of {name!r} is not its meaning: {fault}",
+            rule="an operator's expression computes what its meaning says; kernels run the one, proofs the other",
+            where=f"program {start.name!r}",
+            hint="change expression= or meaning= of the operator",
+        )
     sums = inexact_sums(expected)
 
     def differs(changed: Program) -> str | None:
