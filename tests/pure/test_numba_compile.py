@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from kernels_by_hand import Hand, launch
@@ -29,6 +30,8 @@ def small_kernel(name="by hand", value="x"):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     numba_compile._compiled.cache_clear()
     return tmp_path
 

@@ -133,8 +133,10 @@ def folder(pytestconfig):
 
 @pytest.mark.parametrize(("make", "ranks", "dtype"), FEW)
 def test_optimizers_of_a_scattered_list_are_the_oracle_s_on_threads(make, ranks, dtype):
-    for schedule in MAKERS[make](LIST, ranks, dtype).schedules.values():
-        check_on_threads(schedule.program, tolerance=TOLERANCE.get(make, 0.0))
+    for name, schedule in MAKERS[make](LIST, ranks, dtype).schedules.items():
+        # A kernel for each operation takes long to compile, and those of one optimizer are like those of another.
+        if name != "naive" or (make, dtype) in (("sgd", "fp32"), ("lamb", "fp16")):
+            check_on_threads(schedule.program, tolerance=TOLERANCE.get(make, 0.0))
 
 
 @pytest.mark.parametrize(("make", "ranks", "dtype"), FEW)
