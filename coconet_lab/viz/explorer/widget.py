@@ -13,7 +13,8 @@ import traitlets
 
 from coconet_lab.viz.palette import DARK, LIGHT, Palette
 
-_HERE = Path(__file__).parent
+_ASSETS = Path(__file__).parent / "assets"
+_SCRIPTS = ("canvas.js", "keys.js", "explorer.js")
 _LAYOUTS = ("local", "replicated", "sliced", "scalar", "group")
 _PLAIN = ("changed", "selected", "background", "text", "muted", "edge", "line", "bad", "good")
 
@@ -58,13 +59,14 @@ def _names() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def page_css() -> str:
     """All CSS of the page."""
-    return theme_css() + (_HERE / "explorer.css").read_text(encoding="utf-8")
+    return theme_css() + (_ASSETS / "explorer.css").read_text(encoding="utf-8")
 
 
 class ExplorerWidget(anywidget.AnyWidget):
     """What the notebook shows. It knows no schedules: `view` is HTML by pane, and messages bring clicks."""
 
-    _esm = (_HERE / "explorer.js").read_text(encoding="utf-8")
+    # An anywidget is one module, and nothing is fetched at run time: the files make one text.
+    _esm = "\n".join((_ASSETS / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     _css = page_css()
     view = traitlets.Dict().tag(sync=True)
 
