@@ -9,6 +9,7 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+from coconet_lab.cli.usage import UsageError
 from coconet_lab.doctor.host import which
 from coconet_lab.errors import ToolError
 
@@ -22,6 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Start JupyterLab and stay until it ends; its exit status is ours."""
+    if not 0 <= options.port < 2**16:
+        raise UsageError(
+            f"there is no port {options.port}",
+            rule=f"a port is a number from 0 (any free one) to {2**16 - 1}",
+            where="coconet-lab lab",
+            hint="coconet-lab lab --port 8888",
+        )
     folder = notebooks_folder(options.notebooks)
     process = subprocess.Popen(lab_command(folder, options.port, options.no_browser), env=_environment())
     while True:

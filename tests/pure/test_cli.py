@@ -93,3 +93,12 @@ def test_without_jupyterlab_the_way_to_get_it_is_named(monkeypatch, tmp_path):
     with pytest.raises(ToolError, match="JupyterLab is not installed") as refusal:
         lab.lab_command(tmp_path, 8888, True)
     assert refusal.value.hint == "make setup"
+
+
+@pytest.mark.parametrize("port", ["99999", "-1"])
+def test_a_port_that_is_none_is_refused_before_jupyterlab_starts(port, capsys, monkeypatch):
+    monkeypatch.setattr("coconet_lab.cli.lab.subprocess", None)  # using it would be another error
+    assert app.main(["lab", f"--port={port}"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"coconet-lab: there is no port {port}"
+    assert len(said) == 4
