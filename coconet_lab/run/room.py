@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from coconet_lab.arguments import is_number, one_of, path, refusal, shown, whole
@@ -53,7 +54,15 @@ def check_arguments(
             hint='Cluster(profile="slurm", options={…})',
         )
     if options and "start_s" in options:
-        check_deadline(options["start_s"], where, "start_s")
+        check_deadline(_seconds(options["start_s"]), where, "start_s")
+
+
+def _seconds(given: Any) -> Any:
+    """An option may be text, as in a batch script: its number, or what was given where it is none."""
+    if isinstance(given, str):
+        with suppress(ValueError):
+            return float(given)
+    return given
 
 
 def check_deadline(deadline_s: Any, where: str, what: str = "deadline_s") -> None:
