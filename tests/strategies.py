@@ -22,10 +22,14 @@ BINARY = [cl.add, cl.sub, cl.mul, cl.maximum, lambda a, b: cl.where(a > b, a, b)
 REDUCTIONS = [cl.sum, cl.max, cl.norm, lambda x: cl.mean(x, dim=len(x.shape) - 1)]
 
 
-@st.composite
+def choice(draw, items):
+    """One of a list. A strategy made anew for each example takes longer to check than what it draws takes to run."""
+    return items[draw(st.integers(0, len(items) - 1))]
+
+
 def shapes(draw, ranks):
     """One-dimensional of any size, a list of tensors, or with more dims of which one divides among the ranks."""
-    kind = draw(st.sampled_from(["flat", "flat", "list", "matrix", "matrix"]))
+    kind = choice(draw, ["flat", "flat", "list", "matrix", "matrix"])
     if kind == "flat":
         return (draw(st.integers(1, 9)),)
     if kind == "list":
@@ -33,10 +37,9 @@ def shapes(draw, ranks):
     return (ranks * draw(st.integers(1, 2)), draw(st.integers(1, 3)))
 
 
-@st.composite
 def inputs(draw, ranks):
     """Two Local values (one a product of slices, where they are matrices), two Replicated ones, a row, a scalar."""
-    shape, dtype = draw(shapes(ranks)), draw(st.sampled_from([cl.FP32, cl.FP16, cl.FP64]))
+    shape, dtype = shapes(draw, ranks), choice(draw, [cl.FP32, cl.FP16, cl.FP64])
     found = [cl.tensor(name, dtype, shape, cl.Local, bucket=2) for name in ("g", "h")]
     if len(found[0].shape) == 2 and draw(st.booleans()):
         x = cl.tensor("x", dtype, (shape[0], 2 * ranks), cl.Sliced(1))
@@ -51,19 +54,19 @@ def inputs(draw, ranks):
 @st.composite
 def programs(draw, max_ops=8):
     """A program of up to `max_ops` random operations over all layouts, with updates, perhaps sent on to a group."""
-    ranks = draw(st.sampled_from([1, 2, 3, 4]))
-    pool = draw(inputs(ranks))
+    ranks = choice(draw, [1, 2, 3, 4])
+    pool = inputs(draw, ranks)
     updatable = [value for value in pool if value.name in ("w", "v")]
     made = [cl.all_reduce(pool[0], name="total")]
-    made.append(draw(st.sampled_from(BINARY))(made[0], draw(st.sampled_from(pool[2:]))))
+    made.append(choice(draw, BINARY)(made[0], choice(draw, pool[2:])))
     pool += made
     for _ in range(draw(st.integers(3, max_ops))):
-        value = draw(operations(pool, updatable))
+        value = operation(draw, pool, updatable)
         if value is not None:
             pool.append(value)
             made.append(value)
     outputs = _joined(made[-1], made[1], updatable if draw(st.booleans()) else [])
-    more = draw(st.lists(st.sampled_from(made), max_size=1))
+    more = [choice(draw, made)] if draw(st.booleans()) else []
     groups = 1
     if draw(st.integers(0, 3)) == 3 and outputs[0].type.group is not None:
         groups, outputs[0] = 2, cl.send(outputs[0], to=cl.GROUP + 1, name="sent")
@@ -84,25 +87,22 @@ def _joined(last, first, updatable):
         return outputs
 
 
-@st.composite
-def operations(draw, pool, updatable):
+def operation(draw, pool, updatable):
     """One more value over those of `pool`, or None where the operation drawn does not take the values drawn."""
-    kind = draw(
-        st.sampled_from(["unary", "binary", "binary", "binary", "collective", "dropout", "reduction", "update"])
-    )
+    kind = choice(draw, ["unary", "binary", "binary", "binary", "collective", "dropout", "reduction", "update"])
     # The newest values most often, so that programs are deep.
-    x = pool[-1 - min(draw(st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6])), len(pool) - 1)]
+    x = pool[-1 - min(choice(draw, [0, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6]), len(pool) - 1)]
     try:
         if kind == "unary":
-            return draw(st.sampled_from(UNARY))(x)
+            return choice(draw, UNARY)(x)
         if kind == "binary":
-            return draw(st.sampled_from(BINARY))(x, draw(st.sampled_from(pool)))
+            return choice(draw, BINARY)(x, choice(draw, pool))
         if kind == "collective":
             return _communicated(x, draw(st.integers(0, 2)))
         if kind == "dropout":
             return cl.dropout(x, 0.25)
         if kind == "reduction":
-            return draw(st.sampled_from(REDUCTIONS))(x)
+            return choice(draw, REDUCTIONS)(x)
         return _updated(x, pool, updatable)
     except cl.LayoutError:
         return None
@@ -126,8 +126,7 @@ def _updated(x, pool, updatable):
     return cl.all_gather(value) if value.layout.is_sliced else value
 
 
-@st.composite
-def legal_steps(draw, program):
+def legal_step(draw, program):
     """One of the legal moves, those that change operations more often; None where there is none."""
     kinds = {}
     for step in legal_moves(program):
@@ -135,17 +134,16 @@ def legal_steps(draw, program):
     if not kinds:
         return None
     weighted = [kind for kind in sorted(kinds) for _ in range(1 if kind in ("fuse", "overlap") else 4)]
-    return draw(st.sampled_from(kinds[draw(st.sampled_from(weighted))]))
+    return choice(draw, kinds[choice(draw, weighted)])
 
 
-@st.composite
-def any_steps(draw, program):
+def any_step(draw, program):
     """A step with random targets: most are illegal."""
     names = st.sampled_from([*program.ops, *program.fusion_named, *(v.name for v in program.overlaps)])
-    kind = draw(st.sampled_from(list(KINDS)))
+    kind = choice(draw, list(KINDS))
     some = draw(st.lists(names, min_size=1, max_size=3, unique=True))
     if kind == "split":
-        dim, into = draw(st.sampled_from([None, 0, 1])), draw(st.sampled_from(["rs_ag", "reduce_broadcast"]))
+        dim, into = choice(draw, [None, 0, 1]), choice(draw, ["rs_ag", "reduce_broadcast"])
         return make_step(program, kind, some[:1], {"dim": dim, "into": into})
     if kind == "reorder":
         return make_step(program, kind, some[:1], {"past": draw(st.lists(names, min_size=1, max_size=2))})

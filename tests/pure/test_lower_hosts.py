@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_checks import check_plan
-from strategies import legal_steps, programs
+from strategies import choice, legal_step, programs
 from test_lower_random import list_programs, sending_programs
 
 import coconet_lab as cl
@@ -186,14 +186,14 @@ def test_a_kernel_that_reaches_another_host_is_found():
 
 
 def on_hosts(program, data):
-    """Up to six legal steps on, on some number of hosts that its ranks fit."""
+    """One to six legal steps on, on some number of hosts that its ranks fit."""
     counts = [n for n in range(2, program.ranks + 1) if fits(program, n)]
-    for _ in range(data.draw(st.integers(0, 6))):
-        step = data.draw(legal_steps(program))
+    for _ in range(data.draw(st.integers(1, 6))):
+        step = legal_step(data.draw, program)
         if step is None:
             break
         program = step(program)
-    hosts = data.draw(st.sampled_from(counts)) if counts else 1
+    hosts = choice(data.draw, counts) if counts else 1
     check_plan(program, proof_inputs(program, frozenset(program.inputs)), hosts=hosts)
 
 
