@@ -109,9 +109,8 @@ def mismatch(found: Array, expected: Array, allowed: float = 0.0) -> tuple[int, 
     depend on where a sum starts, which is free). Else they may be `allowed` apart; NaN and infinities must still be in
     the same places.
     """
-    if found.dtype.kind in "iu":
-        wrong = found != expected
-    else:
+    wrong = found != expected
+    if wrong.any() and found.dtype.kind not in "iu":
         a, b = found.astype(np.float64), expected.astype(np.float64)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         if allowed:
