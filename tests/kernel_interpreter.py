@@ -206,11 +206,11 @@ class KernelRun:
             total = shared[members[0]][number]
             for rank in members[1:]:
                 total = FINISH[wanted.fn](total, shared[rank][number])
-            if wanted.fn == "mean":
-                total = total / self._count(wanted)
-            if wanted.fn == "norm":
-                total = np.sqrt(total)
             with np.errstate(all="ignore"):
+                if wanted.fn == "mean":
+                    total = total / self._count(wanted)
+                if wanted.fn == "norm":
+                    total = np.sqrt(total)
                 self.results[number] = finished(np.asarray(total), wanted.dtype)
 
     def _count(self, wanted: k.Accumulator) -> Array:
