@@ -291,11 +291,7 @@ def _warmup(given: Any) -> int:
 
 def _name(given: Any) -> str:
     """What the user calls a run; empty where there is no name."""
-    return (
-        ""
-        if given is None or (isinstance(given, str) and not given)
-        else text(given, "a run's name", hint='name="fused"')
-    )
+    return "" if given is None or given == "" else text(given, "a run's name", hint='name="fused"')
 
 
 def stored_names(plan: Plan) -> tuple[str, ...]:
