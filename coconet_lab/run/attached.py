@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import glob
+import json
 import os
+import shlex
 import shutil
 import signal
+import socket
 import tempfile
 from typing import Any
 
@@ -111,11 +115,62 @@ def _connect(profile: str, timeout_s: float) -> Any:
 
     where = {"profile_dir": profile} if os.path.isdir(profile) else {"profile": profile}
     try:
-        return ipyparallel.Client(timeout=timeout_s, **where)
+        # By its file: by its profile alone, ipyparallel waits the whole time for a file that nobody is writing.
+        return ipyparallel.Client(_connection_file(profile), timeout=timeout_s, **where)
+    except ClusterError:
+        raise
     except Exception as error:
-        raise ClusterError(
-            f"cannot attach to profile '{profile}': {' '.join(str(error).split())}",
-            rule="a running ipyparallel controller is found by its profile",
-            where="Cluster.attach",
-            hint=f"ipcluster start --profile={profile} --engines=mpi -n 4",
-        ) from error
+        raise _nothing_at(profile, " ".join(str(error).split())) from error
+
+
+def _connection_file(profile: str) -> str:
+    """Where the controller of `profile` says how it is reached, or an error at once where none can answer."""
+    from IPython.core.profiledir import ProfileDir, ProfileDirError
+    from IPython.paths import get_ipython_dir
+
+    try:
+        if os.path.isdir(profile):
+            folder = ProfileDir.find_profile_dir(profile)
+        else:
+            folder = ProfileDir.find_profile_dir_by_name(get_ipython_dir(), profile)
+    except ProfileDirError as error:
+        raise _nothing_at(profile, "there is no such profile") from error
+    path = os.path.join(folder.security_dir, "ipcontroller-client.json")
+    if not os.path.exists(path):
+        others = sorted(glob.glob(os.path.join(folder.security_dir, "ipcontroller-*-client.json")))
+        if not others:
+            raise _nothing_at(profile, "no controller of it is running")
+        ids = [os.path.basename(other)[len("ipcontroller-") : -len("-client.json")] for other in others]
+        where = "profile_dir" if os.path.isdir(profile) else "profile"
+        client = f"ipyparallel.Client({where}={profile!r}, cluster_id={ids[-1]!r})"
+        raise _nothing_at(profile, f"its controllers have ids: {', '.join(ids)}", f"cl.Cluster.attach({client})")
+    if _is_refused(path):
+        raise _nothing_at(profile, f"the controller of its {os.path.basename(path)} answers no more")
+    return path
+
+
+def _is_refused(path: str) -> bool:
+    """Whether the host that `path` names says that nobody listens there; where it says nothing, the client decides."""
+    from ipyparallel import util
+
+    with contextlib.suppress(KeyError, ValueError):
+        with open(path, encoding="utf-8") as file:
+            given = json.load(file)
+        protocol, host = given["interface"].split("://")
+        if protocol == "tcp" and not given.get("ssh"):
+            host = util.disambiguate_ip_address(host, given.get("location"))
+            try:
+                socket.create_connection((host, int(given["registration"])), timeout=2.0).close()
+            except OSError as error:
+                return isinstance(error, ConnectionRefusedError)
+    return False
+
+
+def _nothing_at(profile: str, found: str, hint: str = "") -> ClusterError:
+    option = "--profile-dir" if os.path.isdir(profile) else "--profile"
+    return ClusterError(
+        f"cannot attach to profile '{profile}': {found}",
+        rule="a running ipyparallel controller is found by its profile",
+        where="Cluster.attach",
+        hint=hint or f"ipcluster start {option}={shlex.quote(profile)} --engines=mpi -n 4",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -277,9 +278,16 @@ def test_an_interrupt_restarts_ranks_that_do_not_stop(cluster: Cluster, times: i
     assert is_usable(cluster)
 
 
-def test_a_cluster_can_be_attached_to_and_is_left_running(cluster: Cluster) -> None:
+def test_a_cluster_can_be_attached_to_and_is_left_running(cluster: Cluster, tmp_path: Path) -> None:
     pids = cluster.call(os.getpid)
     borrowed = Cluster.attach(cluster.client)
+    assert borrowed.call(os.getpid) == pids
+    borrowed.stop()
+    # By the folder of a profile too, in which a controller without an id of its own has left its file.
+    (found,) = Path(cluster._session.directory, "security").glob("ipcontroller-*-client.json")
+    (tmp_path / "security").mkdir()
+    shutil.copy(found, tmp_path / "security" / "ipcontroller-client.json")
+    borrowed = Cluster.attach(str(tmp_path))
     assert borrowed.call(os.getpid) == pids
     borrowed.stop()
     with pytest.raises(ClusterError, match="were let go"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import linecache
+import socket
 import traceback
 from pathlib import Path
 
@@ -230,3 +232,42 @@ def test_a_traceback_from_a_rank_gets_its_source_lines_back():
     assert "  File \"<cell>\", line 3, in inner\n    raise ValueError('x')" in restored
     assert add_sources("<dynamic-code>:3", space["outer"]) == "line 3 of 'inner': raise ValueError('x')"
     assert add_sources('  File "<dynamic-code>", line 3, in other', space["outer"]).endswith("in other")
+
+
+def controller_file(port: int) -> str:
+    """What a controller writes for its clients, of one that answers at `port` of this machine."""
+    ports = dict.fromkeys(("registration", "control", "task", "mux", "iopub", "notification", "broadcast"), port)
+    words = {
+        "task_scheme": "leastload",
+        "pack": "json",
+        "unpack": "json",
+        "key": "k",
+        "signature_scheme": "hmac-sha256",
+    }
+    return json.dumps({"interface": "tcp://127.0.0.1", "location": "", "ssh": ""} | ports | words)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "hint"),
+    [
+        ("absent", "there is no such profile", "ipcluster start --profile=absent"),
+        ("idle", "no controller of it is running", "ipcluster start --profile=idle"),
+        ("named", "its controllers have ids: 1-ab", "Client(profile='named', cluster_id='1-ab')"),
+        ("ended", "answers no more", "ipcluster start --profile=ended"),
+    ],
+)
+def test_a_profile_where_nothing_answers_is_an_error_before_any_time_is_waited(
+    name: str, found: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it waits"))
+    for profile in ("idle", "named", "ended"):
+        (tmp_path / f"profile_{profile}" / "security").mkdir(parents=True)
+    (tmp_path / "profile_named" / "security" / "ipcontroller-1-ab-client.json").write_text("{}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # bound and never listening: whoever connects is refused
+        ended = tmp_path / "profile_ended" / "security" / "ipcontroller-client.json"
+        ended.write_text(controller_file(free.getsockname()[1]))
+        with pytest.raises(ClusterError, match=found) as caught:
+            Cluster.attach(name, deadline_s=20)
+    assert hint in caught.value.hint
