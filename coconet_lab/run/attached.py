@@ -125,15 +125,16 @@ def _connect(profile: str, timeout_s: float) -> Any:
 
 def _connection_file(profile: str) -> str:
     """Where the controller of `profile` says how it is reached, or an error at once where none can answer."""
-    from IPython.core.profiledir import ProfileDir, ProfileDirError
+    from IPython.core import profiledir
     from IPython.paths import get_ipython_dir
 
+    profiles: Any = profiledir.ProfileDir  # its methods are not annotated
     try:
         if os.path.isdir(profile):
-            folder = ProfileDir.find_profile_dir(profile)
+            folder = profiles.find_profile_dir(profile)
         else:
-            folder = ProfileDir.find_profile_dir_by_name(get_ipython_dir(), profile)
-    except ProfileDirError as error:
+            folder = profiles.find_profile_dir_by_name(get_ipython_dir(), profile)
+    except profiledir.ProfileDirError as error:
         raise _nothing_at(profile, "there is no such profile") from error
     path = os.path.join(folder.security_dir, "ipcontroller-client.json")
     if not os.path.exists(path):
