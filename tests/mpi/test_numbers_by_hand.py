@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -10,12 +12,13 @@ import pytest
 
 import coconet_lab as cl
 from coconet_lab import BF16, FP16, FP32, FP64, GROUP, Local, Replicated, Sliced
+from coconet_lab.workloads.workload import Workload
 
 NUMPY = {FP16: np.float16, BF16: ml_dtypes.bfloat16, FP32: np.float32, FP64: np.float64}
 MIXES = [(FP32, FP32), (FP16, FP32), (BF16, FP32), (FP64, FP64)]
 
 
-@pytest.fixture(scope="module", params=[1, 3])
+@pytest.fixture(scope="module", params=[1, 2, 3, 4])
 def cluster(request: pytest.FixtureRequest) -> Iterator[cl.Cluster]:
     with cl.Cluster(ranks=request.param, backend="cpu", deadline_s=120) as started:
         yield started
@@ -109,3 +112,60 @@ def test_a_librarys_sum_of_half_precision_is_as_near_as_a_rounding_at_each_hop_a
     allowed = cluster.ranks * FP16.eps * np.abs(wide).sum(axis=0)
     assert (np.abs(run["total"].astype(np.float64) - wide.sum(axis=0)) <= allowed).all()
     assert all(np.array_equal(run.on_rank(rank)["total"], run["total"]) for rank in range(cluster.ranks))
+
+
+def drop_by_hand(name: str, p: float, shape: tuple[int, ...]) -> np.ndarray:
+    """What a dropout keeps: Philox4x32-10 of seed 0 as the paper that invented it has it, in Python's own integers."""
+    stream = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    size, words = int(np.prod(shape)), []
+    for call in range(-(-size // 4)):
+        a, b, c, d = call & 0xFFFFFFFF, call >> 32, stream & 0xFFFFFFFF, stream >> 32
+        for turn in range(10):
+            high, low = divmod(0xD2511F53 * a, 2**32), divmod(0xCD9E8D57 * c, 2**32)
+            keys = (turn * 0x9E3779B9) & 0xFFFFFFFF, (turn * 0xBB67AE85) & 0xFFFFFFFF
+            a, b, c, d = low[0] ^ b ^ keys[0], low[1], high[0] ^ d ^ keys[1], high[1]
+        words += [a, b, c, d]
+    return (np.array(words[:size]) >= int(p * 2**32)).reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("elements", [7, 4097, [(3, 5), (1100,)]], ids=str)
+def test_every_schedule_of_sgd_has_the_values_of_numpy(cluster: cl.Cluster, elements: Any, dtype: str) -> None:
+    workload, random = cl.workloads.sgd(elements, cluster.ranks, dtype), np.random.default_rng(6)
+    size = workload.program["w"].shape[0]
+    wire = np.float16 if dtype == "fp16" else np.float32
+    given = {"g": random.integers(-4, 5, (cluster.ranks, size)).astype(wire), "lr": np.float32(0.125)}
+    given["w"] = random.random(size).astype(np.float32)
+    if dtype == "fp16":
+        given["p"] = np.zeros(size, np.float16)
+    expected = given["w"] - 0.125 * given["g"].astype(np.float64).mean(axis=0)
+    for schedule in workload.schedules.values():
+        run = cluster.run(schedule, given)
+        np.testing.assert_allclose(run.state["w"], expected, rtol=4 * FP32.eps, atol=4 * FP32.eps)
+        if dtype == "fp16":
+            np.testing.assert_allclose(run["p1"].astype(np.float64), expected, rtol=FP16.eps, atol=FP16.eps)
+            assert np.array_equal(run.state["p"], run["p1"])
+
+
+def layers(ranks: int, dtype: str) -> Iterator[Workload]:
+    yield cl.workloads.self_attention(4, 4, 8 * ranks, ranks, dtype)
+    yield cl.workloads.mlp(4, 4, 8 * ranks, ranks, dtype)
+    if ranks % 2 == 0:
+        yield cl.workloads.pipeline(4, 4, 8 * ranks, ranks, 2, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_every_schedule_of_a_layer_has_the_values_of_numpy_whichever_group_it_ends_in(
+    cluster: cl.Cluster, dtype: str
+) -> None:
+    random, wire = np.random.default_rng(7), np.float16 if dtype == "fp16" else np.float32
+    for workload in layers(cluster.ranks, dtype):
+        program, output = workload.program, workload.program.outputs[0]
+        given = {n: random.integers(-2, 3, program[n].shape).astype(wire) for n in ("x", "w", "b", "r")}
+        wide = {name: value.astype(np.float64) for name, value in given.items()}
+        kept = drop_by_hand("drop", 0.1, program["drop"].shape)
+        expected = np.where(kept, (wide["x"] @ wide["w"] + wide["b"]) / 0.9, 0.0) + wide["r"]
+        for name, schedule in workload.schedules.items():
+            found = cluster.run(schedule, given)[output].astype(np.float64)
+            eps = FP16.eps if dtype == "fp16" else FP32.eps
+            np.testing.assert_allclose(found, expected, rtol=4 * eps, atol=32 * eps, err_msg=name)
