@@ -35,8 +35,10 @@ def program_key(program: Program) -> str:
 def _op_text(op: Op, digests: dict[str, str]) -> str:
     called = op.name if isinstance(op, Input) else op.label
     operands = [digests[x] if isinstance(x, str) else repr(x) for x in op.operands]
-    attributes = {k: v.name if isinstance(v, CustomOperator) else v for k, v in op.attributes().items()}
-    return f"{op.kind}|{called}|{operands}|{attributes}"
+    attributes = {k: (v.name, v.expression) if isinstance(v, CustomOperator) else v for k, v in op.attributes().items()}
+    # What a type prints says neither how a list is divided into tensors nor into buckets.
+    division = (op.type.pieces, op.type.bucket) if isinstance(op, Input) and op.type.pieces else ""
+    return f"{op.kind}|{called}|{operands}|{attributes}|{division}"
 
 
 def _digest(*parts: str) -> str:
