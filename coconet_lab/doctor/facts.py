@@ -14,6 +14,7 @@ _GPU_EXTRA = ".venv/bin/python -m pip install -e '.[gpu]'"
 _BENCH_EXTRA = ".venv/bin/python -m pip install -e '.[bench]'"
 _MPI_DEADLINE_S = 40.0
 _SHORT_DEADLINE_S = 15.0
+_WINDOWS_SINCE = (2, 28)  # of NCCL
 _RANK_PROGRAM = (
     "from mpi4py import MPI; w = MPI.COMM_WORLD; n = w.allreduce(1); "
     "w.rank or print('size=%d library=%s' % (n, MPI.Get_library_version().splitlines()[0].strip()), flush=True)"
@@ -220,6 +221,19 @@ def _cupy(host: Host) -> Fact:
     return Fact("cupy", True, f"{found}, works", amount=int(count[1]) if count else 0)
 
 
+def _nccl(host: Host) -> Fact:
+    names = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
+    fact = _distribution("nccl", names, _GPU_EXTRA, " (only GPUs need it)")(host)
+    found = next(filter(None, map(host.version, names)), "")
+    parts = re.match(r"(\d+)\.(\d+)", found)
+    if parts is None or (int(parts[1]), int(parts[2])) >= _WINDOWS_SINCE:
+        return fact
+    since = ".".join(map(str, _WINDOWS_SINCE))
+    # No reason to refuse: fused collectives reach their peers by CUDA IPC unless windows are asked for.
+    said = f"older than {since}, so without windows: symmetric memory is CUDA IPC alone"
+    return replace(fact, text=f"{fact.text}, {said}")
+
+
 def _bytes(amount: int) -> str:
     return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.0f} MiB"
 
@@ -241,7 +255,7 @@ PROBES: dict[str, Callable[[Host], Fact]] = {
     "playwright": _distribution("playwright", ("playwright",), _SETUP, " (only the browser tests need it)"),
     "gpus": _gpus,
     "cupy": _cupy,
-    "nccl": _distribution("nccl", ("nvidia-nccl-cu13", "nvidia-nccl-cu12"), _GPU_EXTRA, " (only GPUs need it)"),
+    "nccl": _nccl,
     "nvrtc": _distribution("nvrtc", ("nvidia-cuda-nvrtc",), _SETUP),
     "torch": _distribution("torch", ("torch",), _BENCH_EXTRA, " (only a baseline of the benchmarks needs it)"),
 }

@@ -156,6 +156,16 @@ def test_a_driver_that_does_not_answer_and_a_cupy_that_does_not_work_are_lines()
     assert not works(host)["run on a GPU"]
 
 
+@pytest.mark.parametrize(("version", "has_windows"), [("2.32.3", True), ("2.28.9", True), ("2.27.7", False)])
+def test_an_nccl_without_windows_is_told_apart_and_still_runs_across_gpus(version, has_windows):
+    installed = {**INSTALLED, "nvidia-nccl-cu13": version}
+    host = replace(machine(), version=installed.get)
+    fact = facts_of(host)["nccl"]
+    assert version in fact.text
+    assert ("older than 2.28, so without windows" in fact.text) is not has_windows
+    assert works(host)["run across GPUs"]
+
+
 def test_a_containers_64_mib_of_shared_memory_is_pointed_out():
     small = machine(shm_bytes=2**26)
     assert not works(small)["share windows larger than 64 MiB"]
