@@ -177,7 +177,7 @@ h1 {{ font-size: 26px; margin: 0 0 4px; }}
 h2 {{ font-size: 19px; margin: 36px 0 8px; padding-top: 12px; border-top: 1px solid {LIGHT.line}; }}
 a {{ color: inherit; }}
 p {{ max-width: 76ch; }}
-nav ol {{ columns: 2; padding-left: 22px; }}
+nav ol {{ columns: 2 300px; padding-left: 26px; }}
 figure {{ margin: 14px 0; }}
 figcaption, caption, .note {{ color: {LIGHT.muted}; font-size: 13px; text-align: left; }}
 caption {{ caption-side: bottom; padding-top: 4px; }}
@@ -186,7 +186,7 @@ caption {{ caption-side: bottom; padding-top: 4px; }}
 .drawn .wide > svg {{ max-width: max(100%, 1400px) !important; }}
 .shown img {{ background: #FFFFFF; max-width: 100%; height: auto; padding: 6px; box-sizing: border-box; }}
 table {{ border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 3px 14px 3px 0; border-bottom: 1px solid {LIGHT.line}; }}
+th, td {{ padding: 3px 14px 3px 0; border-bottom: 1px solid {LIGHT.line}; white-space: nowrap; }}
 th {{ color: {LIGHT.muted}; font-weight: normal; }}
 pre {{ font: 13px/1.45 {MONO_STACK}; border: 1px solid {LIGHT.line}; border-radius: 6px; }}
 pre {{ padding: 10px; overflow-x: auto; }}
