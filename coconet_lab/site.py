@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_CELL = re.compile(r"ipykernel_\d+[\\/](\d+)\.py$|<ipython-input-(\d+)-")
+_CELL = re.compile(r"ipykernel_\d+[\\/]\d+\.py$|<ipython-input-\d+-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +32,25 @@ def caller_site() -> Site | None:
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
         return None
-    cell = frame.f_globals.get("__coconet_cell__")
-    return Site(_file_name(frame.f_code.co_filename, cell), frame.f_lineno)
+    return Site(_file_name(frame.f_code.co_filename), frame.f_lineno)
 
 
-def _file_name(filename: str, cell: object) -> str:
-    """A stable name: cells by the execution count the notebook knows, files by their path."""
-    if _CELL.search(filename):
-        return f"cell {cell}" if cell is not None else f"cell {_execution_count()}"
-    return filename
+def _file_name(filename: str) -> str:
+    """A stable name: cells by the number that the notebook shows beside them, files by their path."""
+    return f"cell {_cell_number(filename)}" if _CELL.search(filename) else filename
 
 
-def _execution_count() -> object:
+def _cell_number(filename: str) -> str:
+    """The number beside the cell that `filename` was made for, as IPython's own tracebacks find it.
+
+    Not the shell's count: that is the cell which runs now, or from IPython 9 on the next one, while this line may be of
+    a function from an earlier cell.
+    """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    return shell.execution_count if shell is not None else "?"
+    label = shell.compile.format_code_name(filename) if shell is not None else None
+    number = re.search(r"\d+", label[1]) if label else None
+    return number[0] if number else "?"
 
 
 def user_line(traceback: TracebackType | None) -> str | None:
@@ -58,6 +62,6 @@ def user_line(traceback: TracebackType | None) -> str | None:
         code = traceback.tb_frame.f_code
         if not code.co_filename.startswith(_PACKAGE):
             text = linecache.getline(code.co_filename, traceback.tb_lineno).strip()
-            found = f"{Site(_file_name(code.co_filename, None), traceback.tb_lineno)}: {text}"
+            found = f"{Site(_file_name(code.co_filename), traceback.tb_lineno)}: {text}"
         traceback = traceback.tb_next
     return found
