@@ -19,4 +19,18 @@ def test_the_readmes_session_runs_to_its_last_line() -> None:
         space: dict[str, object] = {"cluster": cluster}
         exec("\n".join(lines[:-1]), space)
         out = eval(lines[-1].split("#")[0], space)
-    assert (out.shape, out.dtype) == ((4, 64, 3072), "float16")
+        assert (out.shape, out.dtype) == ((4, 64, 3072), "float16")
+        read_as_the_table_says(cluster, space)
+
+
+def read_as_the_table_says(cluster: cl.Cluster, space: dict[str, object]) -> None:
+    """What the table "What you can do" reads from a run of the session's schedule is held there."""
+    row = re.search(r"^\| run it \| `run = [^`]*`; (.*) \|$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert row
+    expressions = re.findall(r"`(run[^`]*)`", row[1])
+    assert len(expressions) == 3
+    schedule = space["s"]
+    assert isinstance(schedule, cl.Schedule)
+    space["run"] = cluster.run(schedule)
+    for expression in expressions:
+        assert eval(expression, space) is not None
