@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
-from coconet_lab.arguments import is_whole, refusal, shown
+from coconet_lab.arguments import is_whole, refusal
 from coconet_lab.errors import ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.dtypes import INT64, DType
@@ -17,7 +17,7 @@ from coconet_lab.ir.layout import Layout, Replicated
 from coconet_lab.ir.program import Program, retyped
 from coconet_lab.ir.types import TensorType
 from coconet_lab.ir.verify import check_ranks, verify
-from coconet_lab.lang.checks import check_bounds, check_dtype, check_layout, several
+from coconet_lab.lang.checks import check_bounds, check_dtype, check_layout, check_name, several
 from coconet_lab.lang.compute import scalar, tensor
 from coconet_lab.lang.value import Value
 from coconet_lab.site import caller_site
@@ -73,19 +73,14 @@ def program(
     """
     if callable(name) and hasattr(name, "__name__"):
         return _from_function(name, ranks, groups, {})
-    called = name if isinstance(name, str) else None
-    if outputs is None and name is called:
-        return lambda function: _from_function(function, ranks, groups, {}, called)
-    if not called:
-        rule = "a program has a name, a non-empty string"
-        raise ProgramError(
-            f"{shown(name)} is no name", rule=rule, where=str(caller_site() or ""), hint='cl.program("adam", …)'
-        )
+    if outputs is None and (name is None or isinstance(name, str)):
+        return lambda function: _from_function(function, ranks, groups, {}, name)
+    check_name(name, 'cl.program("adam", …)')
     wanted = [outputs] if isinstance(outputs, Value) else _values("outputs", outputs)
     listed = None if inputs is None else _values("inputs", inputs)
     if names is not None and not isinstance(names, Mapping):
         raise refusal("names", names, "names are a mapping of variables to values", "names=locals()")
-    return _build(called, wanted, listed, ranks, groups, names or {})
+    return _build(str(name), wanted, listed, ranks, groups, names or {})
 
 
 def _values(what: str, given: Any) -> list[Value]:

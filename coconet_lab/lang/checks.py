@@ -14,6 +14,13 @@ from coconet_lab.ir.rounding import fits
 from coconet_lab.site import caller_site
 
 
+def check_name(name: Any, hint: str) -> None:
+    """Refuse what is no name of a value or a program."""
+    if not isinstance(name, str) or not name:
+        rule = "any non-empty string is a name"
+        raise ProgramError(f"{shown(name)} is no name", rule=rule, where=str(caller_site() or ""), hint=hint)
+
+
 def extents_of(name: str, dims: Any) -> tuple[int, ...]:
     """A shape as a tuple of ints; one number is a shape of one dim."""
     found = list(dims) if isinstance(dims, Sequence) else [dims]

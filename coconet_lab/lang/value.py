@@ -9,7 +9,7 @@ from dataclasses import replace
 from numbers import Integral
 from typing import Any, NoReturn
 
-from coconet_lab.arguments import is_number, number, shown, text
+from coconet_lab.arguments import is_number, number, text
 from coconet_lab.errors import CoconetError, LayoutError, ProgramError
 from coconet_lab.ir import ops as o
 from coconet_lab.ir.dtypes import DType
@@ -17,6 +17,7 @@ from coconet_lab.ir.layout import Layout
 from coconet_lab.ir.rules import infer
 from coconet_lab.ir.types import TensorType
 from coconet_lab.ir.value import op_text
+from coconet_lab.lang.checks import check_name
 from coconet_lab.site import caller_site
 
 _SCOPE: ContextVar[str] = ContextVar("coconet_scope", default="")
@@ -208,9 +209,8 @@ def operand(item: Any) -> Value | o.Literal | o.GroupSize:
 def make(op: o.Op, operands: tuple[Value | o.Literal | o.GroupSize, ...], name: str | None = None) -> Value:
     """A Value of `op` over `operands`, typed at once; errors carry the user's line."""
     site = caller_site()
-    if name is not None and (not isinstance(name, str) or not name):
-        rule = "any non-empty string is a name"
-        raise ProgramError(f"{shown(name)} is no name", rule=rule, where=str(site or ""), hint='name="total"')
+    if name is not None:
+        check_name(name, 'name="total"')
     full = scoped(name) if name else ""
     op = replace(op, name=full, label=full or None, site=site)
     types = [v.type if isinstance(v, Value) else None for v in operands]

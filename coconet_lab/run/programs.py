@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -101,10 +101,8 @@ class RunsPrograms:
             Of drawn inputs.
         name : str
             What the schedule is called in tables; by default its steps.
-        deadline_s : float or None
-            Seconds the whole call may take; None: the cluster's.
-        progress : bool or None
-            As for `Cluster.call`.
+        deadline_s, progress
+            As for `Cluster.call`: the seconds that all of it may take; whether there is a bar.
         values : bool
             Whether outputs and state are brought along; else they stay on the ranks until the next run.
 
@@ -122,23 +120,17 @@ class RunsPrograms:
             A rank raised, died or did not return before the deadline.
         """
         repeats = whole(repeats, "repeats", least=1, most=_MOST_REPEATS, hint="repeats=10", error=ClusterError)
-        standing = 2 if repeats > 1 else 0
-        before = standing if warmup is None else _warmup(warmup)
+        before = _warmups(warmup, repeats)
         label = _name(name) or _label(schedule)
         with self._lock:  # another thread's run would overwrite the values before they are brought along
             made, parts = self._job(_RUN_KEY, schedule, inputs, seed, label)
             made = replace(made, repeats=repeats, warmup=before)
             source = self._provenance(made.program, label, seed)
-            self._runs += 1  # what an earlier run left on the ranks ends here, also where this one fails
-            try:
+            with _kept(lambda found: self._result(made, found, source, values)):
+                self._runs += 1  # what an earlier run left on the ranks ends here, also where this one fails
                 measured = self.call(
                     job.execute, made, per_rank=parts, what=f"'{label}'", deadline_s=deadline_s, progress=progress
                 )
-            except Interrupted as stop:
-                if not stop.results or not _timing(stop.results).samples_us:
-                    raise
-                found = self._result(made, stop.results, source, values)
-                raise RunInterrupted(str(stop), stop.results, found) from None
             return self._result(made, measured, source, values)
 
     def load(
@@ -186,16 +178,7 @@ class RunsPrograms:
         Comparison
             `.records()`, `.to_csv()`, `.plot()`; an interrupt keeps the schedules that were finished.
         """
-        names = list(schedules) if isinstance(schedules, Mapping) else []
-        if not all(isinstance(name, str) and name for name in names):
-            names = []
-        if not names or (baseline is not None and not (isinstance(baseline, str) and baseline in names)):
-            raise ClusterError(
-                f"nothing to compare with {shown(baseline)}" if names else "nothing to compare",
-                rule="compare takes a dict of one schedule or more by name, and the baseline is one of them",
-                where="compare",
-                hint='cluster.compare({"naive": program, "fused": schedule})',
-            )
+        names = _compared(schedules, baseline)
         rows: list[Row] = []
         is_partial = False
         try:
@@ -285,13 +268,44 @@ class RunsPrograms:
         return RunResult(outputs, state, _timing(measured), trace, source, held)
 
 
-def _warmup(given: Any) -> int:
+@contextmanager
+def _kept(result: Callable[[Sequence[job.RankRun]], RunResult]) -> Iterator[None]:
+    """What was measured before an interrupt goes along with it."""
+    try:
+        yield
+    except Interrupted as stop:
+        if not stop.results or not _timing(stop.results).samples_us:
+            raise
+        raise RunInterrupted(str(stop), stop.results, result(stop.results)) from None
+
+
+def _compared(schedules: Any, baseline: Any) -> list[str]:
+    """The names of what is compared, the baseline among them."""
+    names = list(schedules) if isinstance(schedules, Mapping) else []
+    if not all(isinstance(name, str) and name for name in names):
+        names = []
+    if names and (baseline is None or (isinstance(baseline, str) and baseline in names)):
+        return names
+    raise ClusterError(
+        f"nothing to compare with {shown(baseline)}" if names else "nothing to compare",
+        rule="compare takes a dict of one schedule or more by name, and the baseline is one of them",
+        where="compare",
+        hint='cluster.compare({"naive": program, "fused": schedule})',
+    )
+
+
+def _warmups(given: Any, repeats: int) -> int:
+    """Runs before the timed ones."""
+    if given is None:
+        return 2 if repeats > 1 else 0
     return whole(given, "warmup", most=_MOST_REPEATS, hint="warmup=2", error=ClusterError)
 
 
 def _name(given: Any) -> str:
     """What the user calls a run; empty where there is no name."""
-    return "" if given is None or given == "" else text(given, "a run's name", hint='name="fused"')
+    if given is None or (isinstance(given, str) and not given):
+        return ""
+    return text(given, "a run's name", hint='name="fused"')
 
 
 def stored_names(plan: Plan) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from coconet_lab.arguments import shown
+from coconet_lab.arguments import one_of, shown
 from coconet_lab.errors import InputError
 from coconet_lab.site import caller_site
 from coconet_lab.viz.palette import FONT, LIGHT
@@ -82,22 +82,12 @@ def speedup_bars(
     hand = {name for name in names if is_by_hand(name)} if by_hand is None else set(by_hand)
     black = current if current is not None else next((n for n in reversed(names) if n not in hand), names[-1])
     ax = new_axes(ax, (6.4, 0.7 + 0.32 * len(rows)))
-    scale, unit = (1e-3, "ms") if max(t.median_us for t in timings) >= MILLISECONDS_FROM_US else (1.0, "µs")
+    scale, unit = _scale_of(timings)
     for at, t in enumerate(timings):
-        is_dashed, is_current = t.name in hand, t.name == black
-        ax.barh(
-            at, t.median_us * scale, height=0.56, color="none" if is_dashed else LIGHT.text if is_current else GREY,
-            edgecolor=LIGHT.muted if is_dashed else "none", linestyle=(0, (3, 2)) if is_dashed else "-", linewidth=1.0,
-        )  # fmt: skip
-        spread = [[(t.median_us - t.p10_us) * scale], [(t.p90_us - t.median_us) * scale]]
-        ax.errorbar(t.median_us * scale, at, xerr=spread, color=LIGHT.muted, capsize=2.5, linewidth=1.0, capthick=1.0)
-        _bar_text(ax, at, t, base, scale, unit, is_current)
+        _bar(ax, at, t, scale, is_current=t.name == black, is_dashed=t.name in hand)
+        _bar_text(ax, at, t, base, scale, unit, t.name == black)
     plain_frame(ax)
-    ax.set_xticks([])
-    ax.set_yticks(range(len(names)), [short(visible(name), 34) for name in names], parse_math=False)
-    for tick, name in zip(ax.get_yticklabels(), names):
-        tick.set(color=LIGHT.text, fontweight="bold" if name == black else "normal")
-    ax.set_ylim(len(names) - 0.45, -0.55)
+    _name_bars(ax, names, black)
     ax.set_xlim(0, max(t.p90_us for t in timings) * scale * 1.45)
     add_caption(ax, provenance_of(rows) if provenance is None else provenance, "median, whiskers p10 to p90")
     return ax
@@ -144,38 +134,22 @@ def scaling_lines(
     >>> scaling_lines([row, {**row, "elements": 2048, "median_us": 12.5}]).get_xlabel()
     'elements'
     """
-    if y not in ("median_us", "speedup"):
-        raise InputError(
-            f"y={y!r}",
-            rule='lines show "median_us" or "speedup"',
-            where=str(caller_site() or ""),
-            hint='scaling_lines(records, y="speedup")',
-        )
+    one_of(y, ("median_us", "speedup"), "y", hint='scaling_lines(records, y="speedup")', error=InputError)
     rows = _records(records)
     series = _series(rows, x)
     if not series:
         raise _no_records()
-    scale, label = 1.0, "speed-up"
     if y == "speedup":
-        series = _speedups(series, baseline)
-    elif max(t.median_us for line in series.values() for t in line) >= MILLISECONDS_FROM_US:
-        scale, label = 1e-3, "median, ms"
+        series, scale, label = _speedups(series, baseline), 1.0, "speed-up"
     else:
-        label = "median, µs"
+        scale, unit = _scale_of(t for line in series.values() for t in line)
+        label = f"median, {unit}"
     ax = new_axes(ax, (7.2, 3.8))
     hand = {name for name in series if is_by_hand(name)} if by_hand is None else set(by_hand)
     black = current if current is not None else next((n for n in reversed(series) if n not in hand), "")
     for at, (name, line) in enumerate(series.items()):
         _line(ax, line, scale, MARKERS[at % len(MARKERS)], is_current=name == black, is_dashed=name in hand)
-    ax.set_xscale("log", base=2)
-    if y == "median_us":
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    else:
-        ax.axhline(1.0, color=LIGHT.edge, linewidth=0.8, linestyle=(0, (3, 2)), zorder=0)
-    plain_frame(ax, x_label=x, y_label=label)
-    ax.yaxis.grid(True, color=LIGHT.line, linewidth=0.8)
-    ax.set_axisbelow(True)
+    _line_axes(ax, x, label, is_ratio=y == "speedup")
     _end_labels(ax, {name: line[-1].median_us * scale for name, line in series.items()}, black)
     add_caption(ax, provenance_of(rows) if provenance is None else provenance, "median, band p10 to p90")
     return ax
@@ -250,6 +224,28 @@ def _known(name: str, names: Collection[str]) -> str:
     return name
 
 
+def _scale_of(timings: Iterable[Timing]) -> tuple[float, str]:
+    """What microseconds are multiplied with, and the unit they then have."""
+    return (1e-3, "ms") if max(t.median_us for t in timings) >= MILLISECONDS_FROM_US else (1.0, "µs")
+
+
+def _bar(ax: Any, at: int, t: Timing, scale: float, *, is_current: bool, is_dashed: bool) -> None:
+    ax.barh(
+        at, t.median_us * scale, height=0.56, color="none" if is_dashed else LIGHT.text if is_current else GREY,
+        edgecolor=LIGHT.muted if is_dashed else "none", linestyle=(0, (3, 2)) if is_dashed else "-", linewidth=1.0,
+    )  # fmt: skip
+    spread = [[(t.median_us - t.p10_us) * scale], [(t.p90_us - t.median_us) * scale]]
+    ax.errorbar(t.median_us * scale, at, xerr=spread, color=LIGHT.muted, capsize=2.5, linewidth=1.0, capthick=1.0)
+
+
+def _name_bars(ax: Any, names: Sequence[str], black: str) -> None:
+    ax.set_xticks([])
+    ax.set_yticks(range(len(names)), [short(visible(name), 34) for name in names], parse_math=False)
+    for tick, name in zip(ax.get_yticklabels(), names):
+        tick.set(color=LIGHT.text, fontweight="bold" if name == black else "normal")
+    ax.set_ylim(len(names) - 0.45, -0.55)
+
+
 def _bar_text(ax: Any, at: int, t: Timing, base: Timing, scale: float, unit: str, is_current: bool) -> None:
     gap = {"xycoords": "data", "textcoords": "offset points", "va": "center", "fontsize": 9, "annotation_clip": False}
     weight = "bold" if is_current else "normal"
@@ -288,6 +284,18 @@ def _speedups(series: Mapping[str, list[Timing]], baseline: str | None) -> dict[
         ]
         made.update({name: found} if found else {})
     return made
+
+
+def _line_axes(ax: Any, x: str, label: str, *, is_ratio: bool) -> None:
+    ax.set_xscale("log", base=2)
+    if is_ratio:
+        ax.axhline(1.0, color=LIGHT.edge, linewidth=0.8, linestyle=(0, (3, 2)), zorder=0)
+    else:
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    plain_frame(ax, x_label=x, y_label=label)
+    ax.yaxis.grid(True, color=LIGHT.line, linewidth=0.8)
+    ax.set_axisbelow(True)
 
 
 def _line(ax: Any, line: Sequence[Timing], scale: float, marker: str, *, is_current: bool, is_dashed: bool) -> None:

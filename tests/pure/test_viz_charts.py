@@ -141,7 +141,7 @@ def test_each_dtype_has_lines_and_a_baseline_of_its_own():
 
 
 def test_lines_refuse_what_is_no_column():
-    with pytest.raises(InputError, match="y='p10_us'"):
+    with pytest.raises(InputError, match="y is 'p10_us'"):
         scaling_lines(lines(), y="p10_us")
     with pytest.raises(InputError, match="cannot be drawn"):
         scaling_lines(lines(), x="nodes")
