@@ -76,6 +76,10 @@ class ExplorerWidget(anywidget.AnyWidget):
         self._sending = threading.Lock()
         self.on_msg(self._on_custom)
 
+    def __repr__(self) -> str:
+        # What a page shows in the widget's place where there is no kernel; the drawing below it stays.
+        return "the explorer's page: run this cell to click in it"
+
     def _on_custom(self, _: Any, content: Any, buffers: Any) -> None:
         if isinstance(content, dict):
             self._receive(content)
