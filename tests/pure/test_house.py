@@ -104,6 +104,28 @@ def test_nothing_is_imported_by_a_star(path):
     assert not stars
 
 
+def layers() -> list[set[str]]:
+    """The folders and modules of each layer, from the top."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    (contract,) = tools["importlinter"]["contracts"]
+    return [set(re.findall(r"coconet_lab\.(\w+)", layer)) for layer in contract["layers"]]
+
+
+def test_every_folder_is_a_layer_and_every_layer_is_there():
+    package = ROOT / "coconet_lab"
+    named = set().union(*layers())
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    assert folders <= named
+    assert named - folders <= {path.stem for path in package.glob("*.py")}
+
+
+@pytest.mark.parametrize("page", ["DESIGN.md", "CONTRIBUTING.md"])
+def test_a_page_that_shows_the_layers_shows_those_that_are_checked(page):
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    (line,) = [line for line in lines if line.startswith("cli ") and line.endswith(" errors")]
+    assert [set(re.findall(r"\w+", part)) for part in line.split(">")] == layers()
+
+
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
