@@ -175,7 +175,7 @@ class RunResult:
         What is left in every input that is updated in place.
     timing : Timing
     trace : Trace
-        What every rank did when, in the last repeat.
+        What every rank did when: in a single run, or in one more after several repeats, which is not counted.
     provenance : Provenance
     """
 

@@ -91,7 +91,7 @@ def _timelines(out_dir: Path, name: str, measured: Comparison, final: str) -> li
         _saved(
             timeline(row.trace),
             out_dir / f"{name}_timeline_{_slug(row.schedule)}.svg",
-            f"{row.schedule}: every rank in the last repeat, {duration(row.trace.total_us)}",
+            f"{row.schedule}: every rank in one traced run, {duration(row.trace.total_us)}",
         )
         for row in rows
     ]

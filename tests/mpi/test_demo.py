@@ -81,5 +81,5 @@ def test_the_page_holds_all_of_it_and_needs_no_network(shown) -> None:
     assert page.count("<svg ") >= 2 + 4 + 6  # programs and steps, inline: they take the page's colours
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-    for text in ("kernel of", "over by hand", "every rank in the last repeat", ".overlap("):
+    for text in ("kernel of", "over by hand", "every rank in one traced run", ".overlap("):
         assert text in page
