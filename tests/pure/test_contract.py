@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 
 import numpy as np
 import programs
 import pytest
+from engine_checks import check_on_threads
 
 import coconet_lab as cl
-from coconet_lab import FP16, FP32, FP64, GROUP, INT64, Local, Replicated, Sliced
-from coconet_lab.ir.inputs import random_inputs
+from coconet_lab import FP32, FP64, Local, Replicated, Sliced
 from coconet_lab.ir.oracle import run
+from coconet_lab.ir.program import Fusion
+from coconet_lab.ir.rng import random_words
 from coconet_lab.ir.updates import is_effect
 
 
@@ -70,3 +72,93 @@ def test_keys_differ_by_a_default_a_seed_a_reduction_a_root_and_an_expression():
 
 def _same(a, *, ranges):
     return a
+
+
+def vector(name, layout=Replicated, elements=8, **more):
+    return cl.tensor(name, FP32, (elements,), layout, **more)
+
+
+def test_updates_and_sends_are_effects_and_what_only_computes_is_none():
+    w1 = cl.update(vector("w"), vector("v"), name="w1")
+    sent = cl.send(cl.mul(w1, 2, name="twice"), to=cl.GROUP + 1, name="sent")
+    p = cl.program("p", outputs=[cl.add(sent, 1, name="out")], ranks=4, groups=2)
+    assert [name for name in p if is_effect(p, name)] == ["w1", "sent"]
+
+
+def test_groups_share_the_namespace_of_values():
+    p = programs.self_attention()
+    with pytest.raises(cl.ProgramError, match="two things are called 'out'"):
+        p.edit(fusions=(Fusion("out", ("add_1", "drop")),))
+    s = cl.Schedule(p).fuse("add_1", "out", name="total_rs").split("total")
+    assert s.program.fusions[0].name == "total_rs"
+    assert list(s["total"].op.sources) == ["total_rs_2"]
+
+
+@pytest.mark.parametrize(("into", "made"), [("rs_ag", "total_rs"), ("reduce_broadcast", "total_reduce")])
+def test_made_up_names_are_x_rs_x_reduce_and_x_part_and_count_from_2_where_taken(into, made):
+    for taken, name in (("other", made), (made, made + "_2")):
+        total = cl.all_reduce(cl.mul(vector("g", Local), 2, name=taken), name="total")
+        p = cl.program("p", outputs=[cl.add(total, 1, name="out")], ranks=2)
+        assert name in cl.Schedule(p).split("total", into=into)
+    total = cl.all_gather(cl.mul(vector("x", Sliced(0)), 2, name="out_part"), name="total")
+    p = cl.program("p", outputs=[cl.add(total, 1, name="out")], ranks=2)
+    assert "out_part_2" in cl.Schedule(p).reorder("total", past="out")
+
+
+def test_the_stream_of_a_dropout_is_the_hash_of_its_first_name_whatever_it_is_called_later():
+    s = cl.Schedule(programs.self_attention(outputs=("drop", "out"))).split("total").reorder("total", past="out")
+    digest = hashlib.blake2b(b"drop", digest_size=8).digest()
+    assert s.program.ops["drop_part"].stream == int.from_bytes(digest, "little")
+
+
+def test_an_element_is_kept_where_its_word_is_the_threshold_and_dropped_one_above():
+    """On the ranks and in the oracle: p·2³² rounds down, and the word itself is kept."""
+    x = vector("x", Sliced(0), 6)
+    stream = cl.program("p", outputs=[cl.dropout(x, 0.5, name="drop")], ranks=2).ops["drop"].stream
+    words = random_words(0, stream, np.arange(6)).astype(object)
+    for index, above, is_kept in ((0, 0.0, True), (1, 0.75, True), (4, 1.0, False), (5, 0.0, True)):
+        p = cl.program("p", outputs=[cl.dropout(x, float((words[index] + above) / 2**32), name="drop")], ranks=2)
+        given = {"x": np.ones(6, np.float32)}
+        assert (run(p, given)["drop"][index] != 0) == is_kept
+        check_on_threads(p, given, runs=1)
+
+
+def moved(program, gather, past):
+    after = cl.Schedule(program).reorder(gather, past=past).program
+    return {name: f"{op.kind}({', '.join(op.sources)})" for name, op in after.ops.items() if op.kind != "Input"}
+
+
+def test_a_moved_gather_stays_where_it_is_an_output():
+    total = cl.all_gather(vector("x", Sliced(0)), name="total")
+    p = cl.program("p", outputs=[total, cl.add(total, 1, name="out")], ranks=2)
+    assert moved(p, "total", "out") == {
+        "total": "AllGather(x)", "out_part": "Add(x)", "out": "AllGather(out_part)"
+    }  # fmt: skip
+
+
+def test_a_moved_gather_stays_where_it_writes_in_place_and_the_state_with_it():
+    w, v = vector("w"), vector("v", Sliced(0))
+    w1 = cl.all_gather(cl.update(w, v, name="w1_part"), name="w1")
+    p = cl.program("p", outputs=[cl.mul(w1, 2, name="out")], ranks=2)
+    found = moved(p, "w1", "out")
+    assert found["w1"] == "AllGather(w1_part)"
+    assert found["out_part"] == "Mul(w1_part)"
+    given = cl.random_inputs(p)
+    assert (run(cl.Schedule(p).reorder("w1", past="out").program, given).state["w"] == given["v"]).all()
+
+
+def test_a_local_slice_of_another_dim_stays():
+    x, r = cl.tensor("x", FP32, (4, 4), Sliced(0)), cl.tensor("r", FP32, (4, 4), Replicated)
+    a = cl.add(cl.all_gather(x, name="total"), r, name="a")
+    p = cl.program("p", outputs=[cl.mul(cl.local_slice(a, 1, name="cut"), 2, name="out")], ranks=2)
+    assert moved(p, "total", "a") == {
+        "a_part": "Add(x, r)", "a": "AllGather(a_part)", "cut": "LocalSlice(a)", "out": "Mul(cut)"
+    }  # fmt: skip
+
+
+def test_a_split_send_goes_where_the_whole_one_went_and_is_gathered_there():
+    sent = cl.send(cl.add(vector("x", group=2), 1, name="a"), to=cl.GROUP - 2, name="sent")
+    p = cl.program("p", outputs=[cl.mul(sent, 2, name="out")], ranks=6, groups=3)
+    s = cl.Schedule(p).split("sent")
+    assert [s[name].type.group for name in ("a_part", "sent_part", "sent", "out")] == [2, 0, 0, 0]
+    assert s.check().exact
