@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from cuda_on_host import THREADS, OnHost, address
 
-from coconet_lab.run import cublas, cuda_kernels
+from coconet_lab.run import cublas, cuda_kernels, cuda_memory
 from coconet_lab.run.world import ThreadWorld
 
 _HERE = threading.local()
@@ -351,5 +351,7 @@ def installed(monkeypatch, pytestconfig, gpus: int = 4) -> types.ModuleType:
     monkeypatch.setattr(cuda_kernels, "compile_kernel", kernel)
     monkeypatch.setattr(cuda_kernels, "compile_text", text)
     monkeypatch.setattr(cublas, "load_library", Cublas)
+    for user in (cublas, cuda_memory):  # nobody works there, and to touch megabytes takes longer than the plans
+        monkeypatch.setattr(user, "WORKSPACE_BYTES", 1 << 12)
     monkeypatch.setattr(cuda_kernels, "wanted_ctas", lambda *facts: 2)
     return module

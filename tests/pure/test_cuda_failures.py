@@ -20,7 +20,7 @@ from coconet_lab.ir.inputs import input_block, proof_inputs
 from coconet_lab.kernels.cuda_abi import MAX_CTAS, MAX_RANKS
 from coconet_lab.kernels.cuda_meet import meet_arguments
 from coconet_lab.kernels.lower import lower
-from coconet_lab.run import cuda_nccl, cuda_tuning
+from coconet_lab.run import cublas, cuda_nccl, cuda_tuning
 from coconet_lab.run.cuda_engine import CudaEngine
 from coconet_lab.run.cuda_library import _gemm, _rows
 from coconet_lab.run.cuda_tuning import Tuning
@@ -223,7 +223,7 @@ def test_products_of_two_streams_have_workspaces_of_their_own():
         memory = engine_of(total(1), world).memory
         first, second = memory.cublas(0), memory.cublas(1)
         assert memory.cublas(0) is first
-        assert abs(first._workspace - second._workspace) >= 32 << 20
+        assert abs(first._workspace - second._workspace) >= cublas.WORKSPACE_BYTES
 
     World.run(1, work)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -35,9 +36,15 @@ def schedules(workload):
     return {name: schedule.program for name, schedule in workload.schedules.items()}
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("elements", SIZES)
+# Everything where both kinds of exchange are; where one of them is missing, the dtype with the conversions in between.
+CASES_OF_AN_OPTIMIZER = [
+    (place, elements, dtype)
+    for place, elements, dtype in itertools.product(PLACES, SIZES, ("fp16", "fp32"))
+    if place == "2 hosts of 2" or (elements != "64" and dtype == "fp16")
+]
+
+
+@pytest.mark.parametrize(("place", "elements", "dtype"), CASES_OF_AN_OPTIMIZER)
 @pytest.mark.parametrize("make", [sgd, adam, lamb])
 def test_every_schedule_of_an_optimizer_runs_right(make, elements, place, dtype):
     ranks, hosts = PLACES[place]
