@@ -80,8 +80,8 @@ def test_an_optimizer_has_the_values_of_numpy(cluster: cl.Cluster, wire: cl.DTyp
 def test_an_epilogue_has_the_values_of_numpy_and_drops_a_quarter(cluster: cl.Cluster, dtype: cl.DType) -> None:
     ranks, random = cluster.ranks, np.random.default_rng(4)
     hidden, inner = 12 * ranks, 4 * ranks
-    x, w = cl.tensor("x", dtype, (2, 6, inner), Sliced(2)), cl.tensor("w", dtype, (inner, hidden), Sliced(0))
-    b, r = cl.tensor("b", dtype, (hidden,), Replicated), cl.tensor("r", dtype, (2, 6, hidden), Replicated)
+    x, w = cl.tensor("x", dtype, (2, 12, inner), Sliced(2)), cl.tensor("w", dtype, (inner, hidden), Sliced(0))
+    b, r = cl.tensor("b", dtype, (hidden,), Replicated), cl.tensor("r", dtype, (2, 12, hidden), Replicated)
     layer = cl.matmul(x, w, name="layer")
     drop = cl.dropout(cl.all_reduce(layer, name="total") + b, 0.25, name="drop")
     out = cl.add(drop, r, name="out")
