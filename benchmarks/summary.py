@@ -17,16 +17,22 @@ Medians = dict[int, dict[str, float]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("csv", type=Path)
-    parser.add_argument("--dtype", default="fp32")
-    parser.add_argument("--ranks", type=int, default=0)
+    parser.add_argument("csv", type=Path, help="a file of notebooks/data")
+    parser.add_argument("--dtype", default="fp32", help="fp32 or fp16, on the wire (default: fp32)")
+    parser.add_argument("--ranks", type=int, default=0, help="of so many ranks, where the file has several")
     options = parser.parse_args()
     with options.csv.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["dtype"] == options.dtype]
     rows = [row for row in rows if not options.ranks or int(row["ranks"]) == options.ranks]
+    if not rows:
+        parser.error(f"{options.csv} has no rows of {options.dtype}" + f", {options.ranks} ranks" * bool(options.ranks))
+    counts = sorted({int(row["ranks"]) for row in rows})
+    if len(counts) > 1:
+        parser.error(f"{options.csv} has rows of {counts} ranks, and a table is of one number: --ranks {counts[0]}")
     found = medians(rows)
     print("\n".join(gpu_table(found) if rows[0]["backend"] == "cuda" else cpu_table(found)))
-    print(f"\n{rows[0]['machine']}, {rows[0]['ranks']} ranks, {rows[0]['date'][:10]}; {rows[0]['versions']}")
+    where = f"{rows[0]['machine']}, {rows[0]['ranks']} ranks, {rows[0]['date'][:10]}"
+    print(f"\nMedians in µs, the slowest rank; {where}; {rows[0]['versions']}")
     print(f"`{rows[0]['command']}`")
 
 

@@ -21,14 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `coconet-lab bench`."""
     parser.add_argument("workload", metavar="WORKLOAD", help=", ".join(NAMES))
     parser.add_argument("--ranks", type=int, default=2, help="ranks to run on (default: 2)")
-    parser.add_argument("--backend", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--backend", choices=("auto", "cpu", "cuda"), default="auto", help="where the ranks run")
     parser.add_argument("--sizes", nargs="+", default=None, help="2^20 or 1048576; for epilogues 4x64x3072")
     parser.add_argument("--schedules", nargs="+", default=None, help="the paper's names (default: all)")
     parser.add_argument("--baselines", nargs="*", default=None, help="hand-written ones (default: all)")
     parser.add_argument("--dtype", choices=("fp32", "fp16"), default="fp32", help="on the wire (default: fp32)")
     parser.add_argument("--repeats", type=int, default=10, help="timed runs of each (default: 10)")
     parser.add_argument("--warmup", type=int, default=2, help="runs before them (default: 2)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write an object whose rows have the CSV columns")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the rows as CSV")
 
