@@ -114,6 +114,18 @@ def test_a_committed_notebook_was_run_in_order_and_without_error(name):
     assert book.metadata.kernelspec.name == "python3"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_message_names_its_cell_by_the_number_beside_it(name):
+    for cell in load(name).cells:
+        said = texts(nbformat.v4.new_notebook(cells=[cell]))
+        assert set(re.findall(r"notebook cell (\S+),", said)) <= {str(cell.get("execution_count"))}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_output_shows_where_an_object_lies_in_memory(name):
+    assert not re.findall(r".* at 0x[0-9a-f]{6,}.*", texts(load(name)))
+
+
 def test_the_language_notebook_shows_what_is_committed(tmp_path):
     committed, book = load("00_language"), load("00_language")
     NotebookClient(book, timeout=100, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
