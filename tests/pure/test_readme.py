@@ -68,6 +68,15 @@ def test_every_coconet_lab_command_is_understood(monkeypatch):
         assert app.main(arguments) == 0
 
 
+def test_no_command_needs_an_activated_environment_and_every_script_is_there():
+    commands = [line.partition("#")[0].split() for block in blocks("") for line in block.splitlines()]
+    assert len(commands) >= 8
+    for words in commands:
+        assert words[0] == "make" or words[0].startswith(".venv/bin/"), words
+        assert all(word.startswith(".venv/bin/") for word in words if word.endswith(("python", "mpiexec")))
+        assert all((ROOT / word).exists() for word in words if word.startswith(("benchmarks/", "notebooks/")))
+
+
 def test_every_file_it_names_is_there():
     paths = set(re.findall(r"[`(]((?:[\w.]+/)*[\w]+\.(?:md|ipynb|yml|cff|svg|png|py))[`) ]", TEXT))
     assert {"DESIGN.md", "CONTRIBUTING.md", "CITATION.cff", "environment.yml"} <= paths
