@@ -19,7 +19,8 @@ PICTURE = ROOT / "notebooks" / "images" / "fused_attention.svg"
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    every = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    return [text for named, text in every if named == language]
 
 
 def session() -> str:
