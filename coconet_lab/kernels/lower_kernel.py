@@ -134,11 +134,37 @@ class KernelBuilder:
 
     def value(self, name: str, pieces: bool = False) -> int:
         """The register of a value in this phase; `pieces`: in statements that run once a tensor of a list."""
-        name = self.planner.canonical(name)
-        key = (name, pieces)
-        if key not in self.text.registers:
-            self.text.registers[key] = self._compute(name, pieces)
-        return self.text.registers[key]
+        key = (self.planner.canonical(name), pieces)
+        registers, pending = self.text.registers, [key]
+        while key not in registers:  # operands first, without recursion: a group may be thousands of operations deep
+            missing = self._missing(*pending[-1])
+            if missing is not None:
+                pending.append(missing)
+            else:
+                last = pending.pop()
+                registers[last] = self._compute(*last)
+        return registers[key]
+
+    def _missing(self, name: str, pieces: bool) -> tuple[str, bool] | None:
+        """The first operand that needs a register and has none; numbers get theirs in passing."""
+        op = self.program.ops[name]
+        if self._is_read(name) or isinstance(op, o.AllReduce | o.ReduceScatter):
+            return None
+        dtype = operand_dtype(self.memory, op)
+        for x in op.operands[:1] if isinstance(op, o.Dropout) else op.operands:
+            if not isinstance(x, str):
+                self._number(x.resolve(self.ranks), dtype)
+                continue
+            key = (self.planner.canonical(x), pieces and self.region.is_per_piece(self.program.types[x]))
+            if key not in self.text.registers:
+                return key
+        return None
+
+    def _is_read(self, name: str) -> bool:
+        """Whether a value is there: an argument, in memory, or the result of an earlier phase."""
+        if name in self.memory.host or name not in self.inside or self.planner.accumulates(name):
+            return True
+        return self.phases.level[name] < self.phase and not self.planner.is_small(name)
 
     def _compute(self, name: str, pieces: bool) -> int:
         op, kind = self.program.ops[name], self.program.types[name]
@@ -152,7 +178,7 @@ class KernelBuilder:
         elif self.planner.accumulates(name):
             out = self._register(kind.dtype, name)
             place.append(k.Result(out, self.phases.reductions.index(name)))
-        elif self.phases.level[name] < self.phase and not self.planner.is_small(name):
+        elif self._is_read(name):
             out = self._load(name, self.found[name], place)
         else:
             out = self._apply(op, kind, pieces, place)

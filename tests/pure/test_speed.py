@@ -1,4 +1,4 @@
-"""Steps and moves stay fast and linear on programs of ten thousand operations."""
+"""Steps, moves and lowering stay fast and linear on programs of ten thousand operations."""
 
 import gc
 import math
@@ -10,6 +10,7 @@ import pytest
 import coconet_lab as cl
 from coconet_lab import FP32, Local, Replicated
 from coconet_lab.ir.program import Fusion
+from coconet_lab.kernels.lower import lower
 from coconet_lab.transforms.fuse import Fuse
 from coconet_lab.transforms.moves import legal_moves
 from coconet_lab.transforms.reorder import Reorder
@@ -166,3 +167,14 @@ def test_reorders_across_a_thousand_groups_stay_linear():
         return program.edit(fusions=tuple(Fusion(f"f{at}", (f"a{at}", f"b{at}")) for at in range(count)))
 
     takes_ten_times_as_long(legal_moves, grouped(1_000), grouped(10_000))
+
+
+def test_lowering_grows_with_the_program():
+    takes_ten_times_as_long(lower, updates(1_000), updates(10_000))
+
+
+def test_lowering_a_group_grows_with_its_depth():
+    def fused(length):
+        return Fuse(("total", f"x{length - 1}"))(chain(length))
+
+    takes_ten_times_as_long(lower, fused(1_000), fused(10_000))
