@@ -162,3 +162,26 @@ def test_a_split_send_goes_where_the_whole_one_went_and_is_gathered_there():
     s = cl.Schedule(p).split("sent")
     assert [s[name].type.group for name in ("a_part", "sent_part", "sent", "out")] == [2, 0, 0, 0]
     assert s.check().exact
+
+
+def test_another_number_of_ranks_keeps_the_groups():
+    p = cl.program("p", outputs=[cl.add(vector("x", Sliced(0)), 1, name="y")], ranks=4, groups=2)
+    again = p.with_ranks(8)
+    assert (again.ranks, again.groups, again["y"].local_shape) == (8, 2, (2,))
+    assert p.with_ranks(8, groups=1)["y"].local_shape == (1,)
+
+
+def test_programs_and_schedules_complete_the_names_of_values():
+    p = programs.sgd()
+    assert set(p) <= set(p._ipython_key_completions_())
+    assert {"total_rs", *p} <= set(cl.Schedule(p).split("total")._ipython_key_completions_())
+
+
+def test_a_bound_is_as_the_dtype_holds_it():
+    x = cl.tensor("x", cl.FP16, (1,), Replicated, low=0.1, high=0.3)
+    p = cl.program("p", outputs=[cl.add(x, 0, name="y")], ranks=1)
+    for bound in (0.1, 0.3):
+        assert run(p, {"x": np.array([bound], np.float16)})["y"] == np.float16(bound)
+    for beyond in (np.nextafter(np.float16(0.1), np.float16(0)), np.nextafter(np.float16(0.3), np.float16(1)), np.nan):
+        with pytest.raises(cl.InputError):
+            run(p, {"x": np.array([beyond], np.float16)})

@@ -12,10 +12,12 @@ from programs import adam, lamb, mlp, pipeline, self_attention, sgd
 
 import coconet_lab as cl
 from coconet_lab.ir import ops as o
+from coconet_lab.ir.compare import first_difference
 from coconet_lab.ir.exact import below, inexact_sums, integer_inputs, within_tolerance
 from coconet_lab.ir.inputs import random_inputs
 from coconet_lab.ir.oracle import run
 from coconet_lab.ir.rounding import allowance, mismatch
+from coconet_lab.schedule.proof import prove
 from coconet_lab.schedule.shrink import shrunk, small_extents
 from coconet_lab.transforms.base import Transform
 from coconet_lab.transforms.split import Split
@@ -122,6 +124,49 @@ def test_a_planted_mistake_is_caught_and_named(mistake):
         cl.Schedule(program).then(step).check()
     assert "first after step 1: planted()" in caught.value.where
     assert caught.value.hint
+
+
+def scaled(name, factor):
+    """A step that multiplies one value by nearly 1."""
+    return Planted(
+        lambda p: p.edit({**p.ops, name: replace(p.ops[name], operands=(p.ops[name].operands[0], o.Literal(factor)))})
+    )
+
+
+def planted(schedule, step):
+    return prove(schedule.base, [*schedule.steps, step])
+
+
+def test_one_bit_is_a_mistake_where_no_inexact_sum_was_reordered_and_so_in_every_output():
+    x = cl.tensor("x", cl.FP32, (8,), cl.Local, low=0.1, high=0.9)
+    total = cl.all_reduce(x, name="total")
+    outputs = [total, cl.mul(cl.tensor("r", cl.FP32, (8,), cl.Replicated), 1.0, name="out")]
+    program = cl.program("p", outputs=outputs, ranks=4)
+    one_bit = scaled("out", 1 + cl.FP32.eps)
+    for schedule in (cl.Schedule(program), cl.Schedule(program).split("total")):
+        assert planted(schedule, scaled("out", 1.0)).outputs == 2
+        with pytest.raises(cl.ProofError, match="'out' differs"):
+            planted(schedule, one_bit)
+
+
+def test_below_an_inexact_reordered_sum_16_eps_of_the_largest_magnitude_are_allowed_and_no_more():
+    x = cl.tensor("x", cl.FP32, (8,), cl.Local, low=0.1, high=0.9)
+    program = cl.program("p", outputs=[cl.mul(cl.all_reduce(x, name="total"), 1.0, name="out")], ranks=4)
+    schedule = cl.Schedule(program).split("total")
+    assert planted(schedule, scaled("out", 1 + 10 * cl.FP32.eps)).inexact == ("total",)
+    with pytest.raises(cl.ProofError, match="'out' differs"):
+        planted(schedule, scaled("out", 1 + 22 * cl.FP32.eps))
+    with pytest.raises(cl.ProofError, match="'out' differs"):  # nothing was reordered
+        planted(cl.Schedule(program), scaled("out", 1 + 10 * cl.FP32.eps))
+
+
+def test_a_difference_names_output_rank_global_index_and_both_values():
+    kind = cl.Schedule(self_attention()).split("total")["total_rs"].type
+    expected = np.zeros(kind.shape, kind.dtype.numpy)
+    held = [(rank, expected[2 * rank : 2 * rank + 2].copy()) for rank in range(4)]
+    held[2][1][1, 3, 0] = 7
+    found = first_difference("total_rs", kind, held, expected, group_ranks=4)
+    assert str(found) == "'total_rs' differs on rank 2 at [5, 3, 0]: 7.0 instead of 0.0"
 
 
 def test_a_wrong_split_is_the_first_step_that_broke_it(monkeypatch):
