@@ -104,7 +104,7 @@ def strip(
         note, tone = _against(value, getattr(start, name) if start is not None else value)
         cells.append(Cell(label, text, note, tone, tooltip))
     cells.append(_measured(measured, start_measured, ranks))
-    cells.append(Cell("predicted", "–", tooltip="no cost model: give machine="))
+    cells.append(Cell("predicted", "–", tooltip="there is no cost model yet"))
     return tuple(cells)
 
 

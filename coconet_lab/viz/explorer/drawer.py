@@ -213,7 +213,7 @@ def _compare_row(node: Node, state: State, found: Costs | None, most: Mapping[st
         bar = tag("i", style=f"width:{round(24 * value / max(most[name], 1))}px", cls="cl-mini")
         cells.append(tag("td", f"{bar}{value / UNITS[unit_of(most[name])]:.4g}", title=bytes_text(value)))
     cells.append(tag("td", str(found.collectives) if found is not None else "…"))
-    cells.append(tag("td", "–", title="no cost model: give machine="))
+    cells.append(tag("td", "–", title="there is no cost model yet"))
     median = node.measured.median_us if node.measured is not None and node.measured.samples_us else 0.0
     cells.append(tag("td", duration(median) if median else "–"))
     cells.append(tag("td", f"{start_us / median:.2f}×" if median and start_us else "–"))
