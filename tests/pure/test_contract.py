@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import programs
@@ -185,3 +189,25 @@ def test_a_bound_is_as_the_dtype_holds_it():
     for beyond in (np.nextafter(np.float16(0.1), np.float16(0)), np.nextafter(np.float16(0.3), np.float16(1)), np.nan):
         with pytest.raises(cl.InputError):
             run(p, {"x": np.array([beyond], np.float16)})
+
+
+SHOWN = """
+import programs
+import coconet_lab as cl
+for program, ends in ((programs.adam(), "p1"), (programs.pipeline(), "sent")):
+    start = cl.Schedule(program)
+    moved = start.split("total").reorder("total", past=ends)
+    for s in (start, moved, moved.fuse("total_rs", moved.program.outputs[0] if ends == "p1" else "sent_part")):
+        print(s.key(), s.program, s.script(), [step.script() for step in s.legal_moves()], s.plan())
+        print(s.code("cpu"), s.code("cuda"), cl.draw(s).source, cl.draw(s)._repr_svg_())
+"""
+
+
+def test_keys_moves_plans_code_and_pictures_do_not_depend_on_the_process_that_makes_them():
+    path = os.pathsep.join([str(Path(programs.__file__).parent), *sys.path])
+    said = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        said.append(subprocess.run([sys.executable, "-c", SHOWN], env=environment, capture_output=True, check=True))
+    assert said[0].stdout == said[1].stdout
+    assert said[0].stdout.count(b"<svg") >= 6
