@@ -191,6 +191,34 @@ def test_a_bound_is_as_the_dtype_holds_it():
             run(p, {"x": np.array([beyond], np.float16)})
 
 
+def test_legal_moves_fuse_a_region_with_the_send_that_reads_it():
+    s = cl.Schedule(programs.pipeline()).split("total").reorder("total", past="sent")
+    moves = [step.script() for step in s.legal_moves() if step.kind == "fuse"]
+    assert moves == [
+        'fuse("total_rs", "sent_part")',
+        'fuse("add_1", "sent_part")',
+        'fuse("total_rs", "out")',
+        'fuse("add_1", "out")',
+    ]
+    assert "sent_part" in s.fuse("total_rs", "sent_part").program.fusions[0].members
+
+
+def test_of_two_merged_groups_the_name_that_the_user_gave_is_kept():
+    s = cl.Schedule(programs.self_attention())
+    for schedule in (s.fuse("total").fuse("out", name="mine"), s.fuse("total", name="mine").fuse("out")):
+        assert {f.name for f in schedule.program.fusions} == {"fused", "mine"}
+        assert [f.name for f in schedule.fuse("fused", "mine").program.fusions] == ["mine"]
+
+
+def test_dead_keeps_inputs_also_where_nobody_reads_them_any_more():
+    p = cl.program("p", outputs=[cl.mul(vector("w"), 2, name="out")], ranks=2)
+    r = cl.program("q", outputs=[cl.mul(vector("r"), 3, name="loose")], ranks=2)
+    with_loose = p.edit({"r": r.ops["r"], **p.ops, "loose": r.ops["loose"]}, touched=["r", "loose"])
+    after = cl.Schedule(with_loose).dead().program
+    assert list(after) == ["r", "w", "out"]
+    assert after.inputs == ("r", "w")
+
+
 SHOWN = """
 import programs
 import coconet_lab as cl
