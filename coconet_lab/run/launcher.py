@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from coconet_lab.run.guard import MARK
 MPIEXEC_VARIABLE = "COCONET_LAB_MPIEXEC"
 _THREAD_VARIABLES = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _FORKER = ".gforker"
+_HOST_FILE_OPTIONS = ("f", "hostfile", "machinefile")  # of MPICH's and Open MPI's mpiexec
 # Ranks of one host talk through memory alone; without these MPI's network layer listens on every interface.
 _LOCAL_TRANSPORT = {"UCX_TLS": "self,sysv,posix", "FI_TCP_IFACE": "lo", "FI_SOCKETS_IFACE": "lo"}
 LOCAL_OPTIONS = ("mpiexec", "directory", "start_s")  # of the lab itself; others are the profile's
@@ -165,6 +167,33 @@ def profile_config(request: Request) -> Any:
     if template.is_file():
         config.SlurmEngineSetLauncher.batch_template = batch_text(template.read_text(), request)
     return config
+
+
+def check_profile(config: Any, request: Request) -> None:
+    """Refuse a profile whose host file or batch system is not here: of either, a launcher says something else.
+
+    Raises
+    ------
+    ClusterError
+        The file or the command that is missing, and how to get it.
+    """
+    given = config.MPILauncher.get("mpi_args")
+    arguments = [str(argument) for argument in given] if isinstance(given, list | tuple) else []  # or not known yet
+    for option, file in itertools.pairwise(arguments):
+        if option.lstrip("-") in _HOST_FILE_OPTIONS and not os.path.isfile(file):
+            raise ClusterError(
+                f"profile '{request.profile}' names its hosts in '{file}', which is not there",
+                rule="a host file has a line a host, with the ranks it takes: node01:4",
+                where=str(request),
+                hint=f"cp {os.path.dirname(file)}/hostfile.example {file}, then name your hosts in it",
+            )
+    if "slurm" in str(config.Cluster.get("engine_launcher_class", "")).lower() and shutil.which("sbatch") is None:
+        raise ClusterError(
+            f"profile '{request.profile}' submits its ranks by sbatch, which is not on PATH",
+            rule="a job is submitted where Slurm's commands are, as on a login node",
+            where=str(request),
+            hint=f"start Jupyter on such a host, or Cluster(ranks={request.ranks}) for ranks on this one",
+        )
 
 
 _PLACE = re.compile(r"@(\w+)@")

@@ -95,6 +95,7 @@ class Session:
         import ipyparallel
 
         config = launcher.profile_config(self.request)
+        launcher.check_profile(config, self.request)
         config.BatchSystemLauncher.batch_file_name = os.path.join(self.directory, "engines.sbatch")
         config.LocalProcessLauncher.stop_seconds_until_kill = 3
         config.ControllerLauncher.environment = {MARK: f"{self._mark}/controller"}
@@ -181,10 +182,9 @@ class Session:
         """One four-line error that names both halves of MPI, with the last thing the launcher said."""
         last = [line.strip() for line in log.splitlines() if line.strip()]
         said = f"; it said: {last[-1][:160]}" if last else ""
-        tool = self._mpiexec or str(self.request.profile)
+        tool = f"mpiexec: {self._mpiexec}" if self._mpiexec else f"profile: {self.request.profile}"
         return ClusterError(
-            f"no cluster of {self.request.ranks} ranks: {found} (mpiexec: {tool}; "
-            f"MPI library: {launcher.mpi_library()}){said}",
+            f"no cluster of {self.request.ranks} ranks: {found} ({tool}; MPI library: {launcher.mpi_library()}){said}",
             rule="all ranks start, as one MPI world, before the deadline",
             where=str(self.request),
             hint="coconet-lab doctor, then fewer ranks or pip install --force-reinstall mpich mpi4py",

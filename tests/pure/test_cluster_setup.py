@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import linecache
+import shutil
 import socket
 import traceback
 from pathlib import Path
@@ -17,7 +18,7 @@ from coconet_lab.run import launcher, progress, ranks
 from coconet_lab.run.calls import name_places
 from coconet_lab.run.cluster import Cluster
 from coconet_lab.run.devices import choose
-from coconet_lab.run.launcher import Request, batch_text, profile_config
+from coconet_lab.run.launcher import Request, batch_text, check_profile, profile_config, profile_folder
 from coconet_lab.run.slurm import parse_state
 from coconet_lab.run.sources import add_sources
 from coconet_lab.run.watch import read_death
@@ -114,6 +115,27 @@ def test_an_unknown_profile_names_those_there_are():
 def test_the_profiles_in_the_repository_load(name):
     config = profile_config(Request(2, profile=name))
     assert config.Cluster.engine_launcher_class in ("slurm", "mpi")
+
+
+def test_a_profile_without_its_host_file_says_which_and_how_to_make_it(tmp_path: Path):
+    shutil.copy(profile_folder("hosts") / "ipcluster_config.py", tmp_path)
+    request = Request(8, profile=str(tmp_path), nodes=2)
+    with pytest.raises(ClusterError, match=f"names its hosts in '{tmp_path}/hostfile', which is not there") as caught:
+        check_profile(profile_config(request), request)
+    assert caught.value.hint.startswith(f"cp {tmp_path}/hostfile.example {tmp_path}/hostfile")
+    (tmp_path / "hostfile").write_text("node01:4\nnode02:4\n")
+    check_profile(profile_config(request), request)
+
+
+def test_a_slurm_profile_where_there_is_no_slurm_does_not_ask_for_another_mpi(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    request = Request(16, profile="slurm", nodes=2)
+    with pytest.raises(ClusterError, match="by sbatch, which is not on PATH") as caught:
+        check_profile(profile_config(request), request)
+    assert "Cluster(ranks=16)" in caught.value.hint
+    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    check_profile(profile_config(request), request)
 
 
 def test_a_profile_may_be_a_folder_anywhere(tmp_path: Path):
