@@ -304,8 +304,10 @@ class Plan:
 
         return ledger(self)
 
-    def code(self, target: str) -> str:
+    def code(self, target: str, sites: Mapping[str, str] | None = None) -> str:
         """The text of every kernel for ``"cpu"`` (Numba) or ``"cuda"`` (CUDA C++): exactly what runs.
+
+        With `sites`, where the user wrote each value, the lines that a kernel came from stand above it.
 
         Raises
         ------
@@ -314,4 +316,4 @@ class Plan:
         """
         from coconet_lab.kernels.source import plan_source
 
-        return plan_source(self, target)
+        return plan_source(self, target, sites)

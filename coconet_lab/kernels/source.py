@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from coconet_lab.arguments import shown
 from coconet_lab.errors import CodegenError
 from coconet_lab.kernels.cuda_printer import prelude, print_kernel
 from coconet_lab.kernels.kernel import Kernel
 from coconet_lab.kernels.numba_printer import numba_lines, print_numba
-from coconet_lab.kernels.plan import Plan
+from coconet_lab.kernels.plan import Launch, Plan
 
 _REGISTER = re.compile(r"\b\w+ r(\d+) = ")
 _BLANK = "\n\n"
 
 
-def plan_source(plan: Plan, target: str) -> str:
+def plan_source(plan: Plan, target: str, sites: Mapping[str, str] | None = None) -> str:
     """The text of every kernel of a Plan, in the order they are first launched.
 
     Parameters
     ----------
     plan : Plan
     target : "cpu" or "cuda"
+    sites : mapping of value name to text
+        Where the user wrote each value; the lines that a kernel came from stand above it.
 
     Raises
     ------
@@ -31,11 +33,28 @@ def plan_source(plan: Plan, target: str) -> str:
     """
     kernels = plan.kernels()
     if _target(target) == "cpu":
-        return _BLANK.join(f"# {_title(kernel)}\n{print_numba(kernel)}" for kernel in kernels)
+        heads = (_head("#", [_title(kernel), *_written(plan, kernel, sites)]) for kernel in kernels)
+        return _BLANK.join(f"{head}{print_numba(kernel)}" for head, kernel in zip(heads, kernels))
     if not kernels:
         return ""
-    bodies = _BLANK.join(print_kernel(kernel).body for kernel in kernels)
+    heads = (_head("//", _written(plan, kernel, sites)) for kernel in kernels)
+    bodies = _BLANK.join(f"{head}{print_kernel(kernel).body}" for head, kernel in zip(heads, kernels))
     return f"#define RANKS {plan.placement.local}\n{prelude()}{bodies}"
+
+
+def _head(mark: str, lines: Sequence[str]) -> str:
+    return "".join(f"{mark} {line}\n" for line in lines)
+
+
+def _written(plan: Plan, kernel: Kernel, sites: Mapping[str, str] | None) -> list[str]:
+    """``layer.py:3: 'total_rs', 'total'``: the user's lines that a kernel computes, and what of it each is."""
+    launches = [entry for entry in plan.entries if isinstance(entry, Launch) and entry.kernel == kernel]
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name for entry in launches for name in entry.ops):
+        if sites and name in sites:
+            found.setdefault(sites[name], []).append(ascii(name))
+    # As ASCII, so that no file's name ends a comment; the number of a line ends it, so no backslash does.
+    return [f"{ascii(site)[1:-1]}: {', '.join(names)}" for site, names in found.items()]
 
 
 def kernel_source(kernel: Kernel, target: str) -> str:

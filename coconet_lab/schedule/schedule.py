@@ -226,8 +226,9 @@ class Schedule:
         return self.plan().ledger()
 
     def code(self, target: str) -> str:
-        """The generated source for ``"cuda"`` or ``"cpu"``."""
-        return self.plan().code(target)
+        """The generated source for ``"cuda"`` or ``"cpu"``; above each kernel, the user's lines it came from."""
+        sites = {name: str(op.site) for name, op in self.program.ops.items() if op.site is not None}
+        return self.plan().code(target, sites)
 
     # -- writing down --------------------------------------------------------------------------------------------
 

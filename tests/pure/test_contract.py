@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import programs
 import pytest
-from engine_checks import check_on_threads
+from engine_checks import check_on_threads, own_inputs
 
 import coconet_lab as cl
 from coconet_lab import FP32, FP64, Local, Replicated, Sliced
@@ -19,6 +19,9 @@ from coconet_lab.ir.oracle import run
 from coconet_lab.ir.program import Fusion
 from coconet_lab.ir.rng import random_words
 from coconet_lab.ir.updates import is_effect
+from coconet_lab.kernels.lower import lower
+from coconet_lab.run.engine import Engine
+from coconet_lab.run.world import ThreadWorld
 
 
 def keyed(
@@ -125,6 +128,29 @@ def test_an_element_is_kept_where_its_word_is_the_threshold_and_dropped_one_abov
         given = {"x": np.ones(6, np.float32)}
         assert (run(p, given)["drop"][index] != 0) == is_kept
         check_on_threads(p, given, runs=1)
+
+
+def test_a_reduce_leaves_poison_off_the_root_at_every_run_and_so_in_what_is_computed_of_it():
+    g = vector("g", Local)
+    out = cl.mul(cl.reduce(g, root=1, name="r"), 3, name="out")
+    p = cl.program("p", outputs=[out], ranks=2)
+    plan, given = lower(p), cl.random_inputs(p)
+
+    def twice(world):
+        engine = Engine(plan, world, deadline_s=20)
+        engine.load(own_inputs(p, plan, given, world.rank))
+        found = []
+        for _ in range(2):  # nothing else poisons: what the run before left would show
+            engine.memory.arrays[plan.slots["r"].buffer].fill(7)
+            engine.run()
+            found.append(engine.read("out").copy())
+        world.barrier()
+        engine.close()
+        return found
+
+    others, root = ThreadWorld.run(2, twice)
+    assert np.isnan(others).all()
+    np.testing.assert_allclose(root, [3 * given["g"].sum(axis=0)] * 2, rtol=1e-6)
 
 
 def moved(program, gather, past):
@@ -239,3 +265,15 @@ def test_keys_moves_plans_code_and_pictures_do_not_depend_on_the_process_that_ma
         said.append(subprocess.run([sys.executable, "-c", SHOWN], env=environment, capture_output=True, check=True))
     assert said[0].stdout == said[1].stdout
     assert said[0].stdout.count(b"<svg") >= 6
+
+
+@pytest.mark.parametrize(("target", "mark"), [("cpu", "#"), ("cuda", "//")])
+def test_generated_code_says_which_line_of_the_users_made_what_each_kernel_computes(target, mark):
+    total = cl.all_reduce(vector("g", Local), name="total")
+    out = cl.mul(total, 2, name="o\nut")
+    s = cl.Schedule(cl.program("p", outputs=[out], ranks=2)).split("total").reorder("total", past=out)
+    lines = s.fuse("total_rs", out).code(target).splitlines()
+    here = Path(__file__).name
+    assert f"{mark} {here}:{total.op.site.line}: 'total_rs'" in lines
+    assert f"{mark} {here}:{out.op.site.line}: 'o\\nut_part', 'o\\nut'" in lines
+    compile("\n".join(lines), "kernels", "exec") if target == "cpu" else None
