@@ -65,7 +65,8 @@ def _times(measured: Comparison) -> Table:
     ]
     head = ("schedule", "median", "p10 to p90", "over naive", "over by hand", "compiling (apart)")
     repeats = len(measured.rows[0].timing.samples_us)
-    return Table(head, rows, f"slowest rank, {repeats} repeat{'s' if repeats > 1 else ''} after warm-up, same ranks and inputs for all")
+    times = f"{repeats} repeat{'s' if repeats > 1 else ''} after warm-up"
+    return Table(head, rows, f"slowest rank, {times}, same ranks and inputs for all")
 
 
 def _bars(out_dir: Path, name: str, measured: Comparison) -> Figure:
