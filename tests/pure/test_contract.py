@@ -21,6 +21,8 @@ from coconet_lab.ir.rng import random_words
 from coconet_lab.ir.updates import is_effect
 from coconet_lab.kernels.lower import lower
 from coconet_lab.run.engine import Engine
+from coconet_lab.run.provenance import provenance
+from coconet_lab.run.results import assemble
 from coconet_lab.run.world import ThreadWorld
 
 
@@ -151,6 +153,42 @@ def test_a_reduce_leaves_poison_off_the_root_at_every_run_and_so_in_what_is_comp
     others, root = ThreadWorld.run(2, twice)
     assert np.isnan(others).all()
     np.testing.assert_allclose(root, [3 * given["g"].sum(axis=0)] * 2, rtol=1e-6)
+
+
+def test_a_plan_is_in_program_order_where_nothing_else_orders_it():
+    x = vector("x")
+    named = [cl.mul(x, 1 + n, name=name) for n, name in enumerate("dbac")]
+    p = cl.program("p", outputs=[cl.add(x, 1, name="z"), *named], ranks=2)
+    assert [name for entry in lower(p).entries for name in entry.ops] == ["z", "d", "b", "a", "c"]
+
+
+def test_arithmetic_of_scalars_rounds_once_to_their_dtype_and_knows_the_size_of_the_group():
+    s = cl.scalar("s", cl.FP16, default=0.1)
+    tenth = cl.mul(s, 10, name="tenth")
+    each = cl.mul(tenth, cl.GROUP.size, name="each")
+    x = cl.tensor("x", cl.FP16, (4,), Replicated)
+    p = cl.program("p", outputs=[cl.mul(x, each, name="out"), each], ranks=6, groups=2)
+    given = {"x": np.ones(4, np.float16)}
+    expected = np.float16(np.float16(np.float16(0.1) * np.float16(10)) * np.float16(3))
+    found = check_on_threads(p, given)
+    assert all(ranks["each"] == expected for ranks in found)
+    assert all((ranks["out"] == expected).all() for ranks in found[:3])
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_a_sliced_value_is_put_together_along_its_dim(dim):
+    x = cl.tensor("x", FP32, (4, 6, 2), Sliced(dim))
+    p = cl.program("p", outputs=[cl.copy(x, name="y")], ranks=2)
+    whole = np.arange(48, dtype=np.float32).reshape(4, 6, 2)
+    parts = [{"y": part} for part in np.split(whole, 2, axis=dim)]
+    assert (assemble(p, "y", parts) == whole).all()
+
+
+def test_provenance_keeps_command_seed_program_schedule_ranks_and_backend(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["measure.py", "--quick"])
+    made = provenance(ranks=2, backend="cpu", seed=5, program="adam", schedule="AR-Opt")
+    assert (made.command, made.seed, made.program, made.schedule) == ("measure.py --quick", 5, "adam", "AR-Opt")
+    assert (made.ranks, made.backend) == (2, "cpu")
 
 
 def moved(program, gather, past):
