@@ -25,6 +25,8 @@ from coconet_lab.kernels.numba_printer import print_numba, text_name
 
 Compiled = Callable[..., int]
 CACHE_VARIABLE = "COCONET_LAB_CACHE"
+# Nobody calls kernels from C: the wrapper for that is a twelfth of the time that compiling takes.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 _lock = threading.Lock()  # threads of one process would compile the same text at once
 
@@ -135,9 +137,7 @@ def _machine_code(function: Any, on_disk: bool) -> Compiled:
 
     table, numbers = int64[:, ::1], int64[::1]
     arguments = (table, numbers, float64[::1], numbers, *[int64] * 4, numbers, *[int64] * 4)
-    # Nobody calls kernels from C: the wrapper for that is a twelfth of the time that compiling takes.
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    compiled: Compiled = njit(int64(*arguments), cache=on_disk, **options)(function)
+    compiled: Compiled = njit(int64(*arguments), cache=on_disk, **_OPTIONS)(function)
     return compiled
 
 
@@ -165,7 +165,7 @@ def _runtime_digest() -> str:
 
     from coconet_lab.kernels import numba_math, numba_runtime, signals
 
-    digest = hashlib.blake2b(f"{numba.__version__} {llvmlite.__version__}".encode(), digest_size=6)
+    digest = hashlib.blake2b(f"{numba.__version__} {llvmlite.__version__} {_OPTIONS}".encode(), digest_size=6)
     for module in (numba_math, numba_runtime, signals):
         digest.update(Path(str(module.__file__)).read_bytes())
     return digest.hexdigest()
