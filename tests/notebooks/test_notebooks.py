@@ -118,7 +118,9 @@ def test_a_committed_notebook_was_run_in_order_and_without_error(name):
 def test_a_message_names_its_cell_by_the_number_beside_it(name):
     for cell in load(name).cells:
         said = texts(nbformat.v4.new_notebook(cells=[cell]))
-        assert set(re.findall(r"notebook cell (\S+),", said)) <= {str(cell.get("execution_count"))}
+        number = cell.get("execution_count") or 0
+        assert set(re.findall(r" at notebook cell (\S+),", said)) <= {str(number)}  # an error's, made right there
+        assert all(int(earlier) <= number for earlier in re.findall(r"notebook cell (\S+),", said))  # a kernel's lines
 
 
 @pytest.mark.parametrize("name", NAMES)
