@@ -31,14 +31,13 @@ def plan_source(plan: Plan, target: str, sites: Mapping[str, str] | None = None)
     CodegenError
         An unknown target, or an operation with no form there.
     """
-    kernels = plan.kernels()
-    if _target(target) == "cpu":
-        heads = (_head("#", [_title(kernel), *_written(plan, kernel, sites)]) for kernel in kernels)
-        return _BLANK.join(f"{head}{print_numba(kernel)}" for head, kernel in zip(heads, kernels))
-    if not kernels:
+    is_cpu = _target(target) == "cpu"
+    written = _written(plan, sites or {})
+    if is_cpu:
+        return _BLANK.join(_head("#", [_title(k), *lines]) + print_numba(k) for k, lines in written.items())
+    if not written:
         return ""
-    heads = (_head("//", _written(plan, kernel, sites)) for kernel in kernels)
-    bodies = _BLANK.join(f"{head}{print_kernel(kernel).body}" for head, kernel in zip(heads, kernels))
+    bodies = _BLANK.join(_head("//", lines) + print_kernel(k).body for k, lines in written.items())
     return f"#define RANKS {plan.placement.local}\n{prelude()}{bodies}"
 
 
@@ -46,15 +45,17 @@ def _head(mark: str, lines: Sequence[str]) -> str:
     return "".join(f"{mark} {line}\n" for line in lines)
 
 
-def _written(plan: Plan, kernel: Kernel, sites: Mapping[str, str] | None) -> list[str]:
-    """``layer.py:3: 'total_rs', 'total'``: the user's lines that a kernel computes, and what of it each is."""
-    launches = [entry for entry in plan.entries if isinstance(entry, Launch) and entry.kernel == kernel]
-    found: dict[str, list[str]] = {}
-    for name in dict.fromkeys(name for entry in launches for name in entry.ops):
-        if sites and name in sites:
-            found.setdefault(sites[name], []).append(ascii(name))
+def _written(plan: Plan, sites: Mapping[str, str]) -> dict[Kernel, list[str]]:
+    """For every kernel, the user's lines it computes, and what of it each is: ``layer.py:3: 'total_rs', 'total'``."""
+    found: dict[Kernel, dict[str, dict[str, None]]] = {kernel: {} for kernel in plan.kernels()}
+    for launch in (entry for entry in plan.entries if isinstance(entry, Launch)):
+        for name in filter(sites.__contains__, launch.ops):
+            found[launch.kernel].setdefault(sites[name], {})[ascii(name)] = None
     # As ASCII, so that no file's name ends a comment; the number of a line ends it, so no backslash does.
-    return [f"{ascii(site)[1:-1]}: {', '.join(names)}" for site, names in found.items()]
+    return {
+        kernel: [f"{ascii(site)[1:-1]}: {', '.join(names)}" for site, names in lines.items()]
+        for kernel, lines in found.items()
+    }
 
 
 def kernel_source(kernel: Kernel, target: str) -> str:
