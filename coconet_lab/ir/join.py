@@ -63,12 +63,16 @@ def _in_result(verb: str, item: Named, shape: tuple[int, ...]) -> Layout:
         return kind.layout
     dim = kind.layout.dim + len(shape) - len(kind.shape)
     if kind.shape[kind.layout.dim] != shape[dim]:
-        raise LayoutError(
-            f"cannot {verb} {described(item)}: its sliced dim would be broadcast to {shape[dim]} elements",
-            rule="a sliced dim may not be broadcast: the ranks hold different elements of it",
-            hint=f"all_gather({item[0] or 'it'}) first",
-        )
+        raise _is_broadcast(verb, item, shape[dim])
     return Sliced(dim)
+
+
+def _is_broadcast(verb: str, item: Named, extent: int) -> LayoutError:
+    return LayoutError(
+        f"cannot {verb} {described(item)}: its sliced dim would be broadcast to {extent} element{'s' * (extent != 1)}",
+        rule="a sliced dim may not be broadcast: the ranks hold different elements of it",
+        hint=f"all_gather({item[0] or 'it'}) first",
+    )
 
 
 def _layout_hint(first: Named, item: Named, found: Layout, layout: Layout) -> str:
@@ -139,6 +143,9 @@ def join(verb: str, items: Sequence[Named]) -> TensorType:
         flat = [i for i in items if not (i[1].per_piece and not per_piece)]
         layout = join_layouts(verb, flat, shape)
         scalars = [i for i in items if i[1].per_piece and not i[1].layout.is_replicated and not per_piece]
+        for item in scalars:
+            if item[1].layout.is_sliced:  # also where there are as many tensors as elements
+                raise _is_broadcast(verb, item, shape[0])
         if scalars:
             layout = join_layouts(verb, [*scalars, *shaped], shape)
     else:

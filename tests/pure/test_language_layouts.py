@@ -54,6 +54,15 @@ def test_a_sliced_dim_is_not_broadcast_and_a_replicated_one_may_be():
     assert result(lambda: tensor("a", S0, (8, 4)) + tensor("b", R, (1, 4))) == S0
 
 
+@pytest.mark.parametrize("shapes", [[(1,)], [(1,), (1,)], [(2,), (1,)]])
+def test_blocks_of_numbers_of_tensors_do_not_meet_their_elements_even_where_there_are_as_many(shapes):
+    g, w = cl.tensor("g", cl.FP32, shapes, cl.Local), cl.tensor("w", cl.FP32, shapes, cl.Replicated)
+    part = cl.reduce_scatter(cl.sum(g), name="part")
+    with pytest.raises(cl.LayoutError, match=r"cannot add .part. .*: its sliced dim would be broadcast to"):
+        cl.add(w, part)
+    assert cl.add(w, cl.all_gather(part)).layout == cl.Replicated
+
+
 MATMUL = {
     (R, R): R, (R, S1): S2, (R, S0): None, (S2, S0): L, (S0, R): S0, (S1, R): S1, (S2, R): None,
     (S0, S0): None, (S0, S1): None, (S1, S0): None, (S1, S1): None, (S2, S1): None,
