@@ -87,7 +87,9 @@ def lower_unit(lowering: Lowering, unit: Unit, own_kernel: bool = False) -> list
             return lowering.launch(unit.name, unit.members, written)
         except UnfitError:
             memory.slots, memory.buffers = before
-            return [entry for name in unit.members for entry in lowering.entries_of(name)]
+            # Readers of a tensor before its update, which program order need not keep.
+            one_by_one = sorted(unit.members, key=program.order.position.__getitem__)
+            return [entry for name in one_by_one for entry in lowering.entries_of(name)]
     return [e for name in unit.members for e in lowering.entries_of(name, own_kernel=own_kernel)]
 
 

@@ -163,3 +163,16 @@ def test_no_register_is_used_outside_its_phase_and_uniform_ones_need_no_element(
                     args = getattr(statement, "args", None) or [getattr(statement, "arg", None)]
                     assert {a for a in args if a is not None} <= known
                     known.add(getattr(statement, "out", -1))
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_group_that_is_no_kernel_reads_a_tensor_before_it_updates_it(hosts):
+    g, w = cl.tensor("g", FP32, (8,), Local), cl.tensor("w", FP32, (8,), Replicated)
+    both = cl.add(cl.all_reduce(g, name="total"), w, name="both")
+    drop = cl.dropout(cl.scalar("lr", FP32), 0.25, name="drop")
+    new = cl.update(w, cl.add(drop, both, name="sum"), name="new")
+    old = cl.add(cl.abs(both, name="abs"), w, name="old")
+    program = cl.program("p", outputs=[new, old], ranks=2)
+    assert program.position["new"] < program.position["old"]
+    plan = check_plan(cl.Schedule(program).fuse("total", "new", "old").program, hosts=hosts)
+    assert [entry.name for entry in plan.entries] == ["drop", "total", "both", "sum", "abs", "old", "new"]
