@@ -67,7 +67,7 @@ class Queue:
             return ""
         waited_s = time.monotonic() - self._since_s
         waited = f"{waited_s:.0f} s" if waited_s < 60 else f"{waited_s / 60:.0f} min"
-        return f"job {state.lower()}{f' ({reason})' if reason else ''}, {waited}"
+        return f"job {_phrase(state, reason)}, {waited}"
 
     def is_alive(self) -> bool:
         """Whether the job is waiting or running, as far as anybody knows."""
@@ -87,7 +87,7 @@ class Queue:
             state, reason = now = self.state()
             if now != told:
                 waited = f", {time.monotonic() - started_s:.0f} s" if told[0] else ""
-                say(f"Slurm job {self.job}: {state.lower()}{f' ({reason})' if reason else ''}{waited}")
+                say(f"Slurm job {self.job}: {_phrase(state, reason)}{waited}")
                 told = now
             if state in _RUNNING:
                 return
@@ -99,3 +99,8 @@ class Queue:
                     hint=f"sacct -j {self.job}, and the account, partition and time limit in options={{…}}",
                 )
             time.sleep(min(0.2, self._poll_s))
+
+
+def _phrase(state: str, reason: str) -> str:
+    """``pending (Resources)``; the state alone where there is no reason."""
+    return f"{state.lower()} ({reason})" if reason else state.lower()

@@ -49,6 +49,7 @@ class FakeCluster:
     """Two ranks that answer, raise or die as they are told."""
 
     ranks = 2
+    queue = ""
     backend = type("Backend", (), {"name": "cpu", "__str__": lambda self: "2 ranks, CPU"})()
 
     def __init__(self, fault: Exception | None = None, dies: bool = False, holds: bool = False) -> None:

@@ -162,7 +162,7 @@ class Runner:
 
     def _look_at_start(self, seconds: float) -> Progress:
         """What there is to tell before the ranks are in the call."""
-        queue = getattr(self.cluster, "queue", "")
+        queue = self.cluster.queue
         if queue:
             return Progress(f"Waiting for {self.cluster.ranks} ranks: {queue}")
         is_there = self.cluster.state == "running"
