@@ -7,19 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from coconet_lab.errors import CoconetError, InputError, RankError
-from coconet_lab.kernels.cuda_abi import STATE_BYTES
-from coconet_lab.kernels.cuda_meet import FIRST_OF_ALL
+from coconet_lab.errors import CoconetError, InputError
 from coconet_lab.kernels.plan import AnyEntry, Collective, HostScalars, Launch, Library, Plan, Slot, Transfer
 from coconet_lab.run.cuda_device import import_cupy, take_gpu
 from coconet_lab.run.cuda_kernels import Kernels
-from coconet_lab.run.cuda_library import library_step, makes_temporaries
+from coconet_lab.run.cuda_library import library_step, needs_temporaries
 from coconet_lab.run.cuda_memory import DeviceMemory, Layout, symmetric_layout
 from coconet_lab.run.cuda_nccl import (
     all_to_all_step,
     collective_step,
     communicators_of,
-    is_extreme,
     needs_group,
     needs_world,
     transfer_step,
@@ -28,11 +25,13 @@ from coconet_lab.run.cuda_scalars import DeviceScalars
 from coconet_lab.run.cuda_steps import Part, Step, Steps, check_plan, meeting_parts, stream_count
 from coconet_lab.run.cuda_symmetric import Arena, Kind, agreed, allocate
 from coconet_lab.run.cuda_tuning import Tuning
+from coconet_lab.run.cuda_wait import Watch
 from coconet_lab.run.engine_inputs import Given, checked_part, input_error, state_slots
 from coconet_lab.run.engine_memory import Place
 from coconet_lab.run.engine_trace import Span
 
 Array = np.ndarray[Any, Any]
+Hook = Callable[[Part], None]
 
 
 class CudaEngine:
@@ -48,7 +47,8 @@ class CudaEngine:
         Of ``plan.ranks`` processes on one host, each with a GPU.
     backend : "cuda"
     deadline_s : float
-        Seconds to wait for a peer inside the Plan.
+        Seconds to wait for a peer inside the Plan. NCCL's waits cannot be told from work: a run may take half a
+        second more than this.
     tuning : Tuning
     symmetric : "ipc" or "nccl"
         How ranks reach each other's memory.
@@ -82,13 +82,13 @@ class CudaEngine:
         self.compile_s = self.kernels.compile_s
         self._communicators = communicators_of(world, self.gpu)
         everybody = tuple(range(world.size))
-        window = self._communicators.of(everybody) if symmetric == "nccl" and world.size > 1 else None
+        self._by_window = symmetric == "nccl" and world.size > 1
+        window = self._communicators.of(everybody) if self._by_window else None
         in_group = needs_group(plan) and ranks > 1
         self._group = self._communicators.of(tuple(self.place.members(-1))) if in_group else None
         self._world = self._communicators.of(everybody) if needs_world(plan) else None
         self._initial: dict[str, list[Any]] = {}
         self._spans: list[Span] = []
-        self._graph: Any = None
         self._uses_graph = graph and not any(needs_temporaries(e) for e in plan.entries)
         self._has_run = all(isinstance(e, Launch | HostScalars) for e in plan.entries)
         layout = symmetric_layout(plan, meeting_parts(plan, self.kernels))
@@ -111,6 +111,10 @@ class CudaEngine:
         self._scalars = DeviceScalars(self.plan, self.memory)
         self._steps = Steps(self.plan, self.memory, self.kernels, self._scalars.addresses, self.deadline_s)
         self._streams = [self._cupy.cuda.Stream(non_blocking=True) for _ in range(stream_count(self.plan))]
+        uses_nccl = self._by_window or self._group is not None or self._world is not None
+        self._watch = Watch(
+            self.plan, self.place, self._communicators, self._streams, self._steps.states, self.deadline_s, uses_nccl
+        )
         self._calls: dict[int, list[Step]] = {}
         self._parts = self._make_parts()
 
@@ -148,7 +152,7 @@ class CudaEngine:
             case Library() if entry.op.kind == "AllToAll":
                 return [all_to_all_step(entry, self.memory, self._group)]
             case Library():
-                return [library_step(self.plan, entry, self.memory)]
+                return [library_step(self.plan, entry, self.memory, self._watch.settle)]
             case _:
                 return []
 
@@ -162,6 +166,7 @@ class CudaEngine:
         InputError
             An unknown or missing name, a wrong shape or dtype.
         """
+        self._watch.check()
         scalars = {name: value for name, value in inputs.items() if name in self.plan.scalar_inputs}
         for name in inputs:
             if name not in self.plan.inputs and name not in scalars:
@@ -179,10 +184,12 @@ class CudaEngine:
 
     def set_scalars(self, scalars: Mapping[str, Any]) -> None:
         """New values for scalar inputs; the others keep theirs. Nothing is recompiled or captured again."""
+        self._watch.settle()
         self._scalars.set(scalars, self._streams[0])
 
     def reset_state(self) -> None:
         """Put the updated inputs back to what `load` gave; collective."""
+        self._watch.check()
         self.world.barrier()
         for name, slot in state_slots(self.plan, self.memory.arrays).items():
             for part, initial in zip(self.memory.parts(slot), self._initial[name]):
@@ -192,6 +199,7 @@ class CudaEngine:
 
     def poison(self) -> None:
         """Fill outputs and temporaries with NaN or a telling integer: nothing old passes for a result; collective."""
+        self._watch.check()
         self.world.barrier()
         self.memory.poison("output", "temporary")
         self._cupy.cuda.runtime.deviceSynchronize()
@@ -206,10 +214,10 @@ class CudaEngine:
 
     def retune(self, tuning: Tuning) -> None:
         """Other CTAs and unrolling from the next run on; values stay. Collective."""
-        self._streams[0].synchronize()
+        self._watch.settle()
         self.kernels = Kernels(self.plan, self.world, self.place.index, self.gpu, tuning)
         self._steps.kernels = self.kernels
-        self._parts, self._graph = self._make_parts(), None
+        self._parts, self._watch.graph = self._make_parts(), None
         self._cupy.cuda.runtime.deviceSynchronize()
         self.world.barrier()
 
@@ -225,7 +233,7 @@ class CudaEngine:
         """A copy of this rank's part of a value: an output, an updated input by its name, any value that is stored."""
         slot = self._slot(name)
         if slot is not None and slot.buffer in self.memory.arrays:
-            self._cupy.cuda.runtime.deviceSynchronize()
+            self._watch.settle()
             return self.memory.fetch(slot)
         if name in self._scalars.values:
             return self._scalars.values[name].copy()
@@ -245,12 +253,11 @@ class CudaEngine:
         Raises
         ------
         RankError
-            A peer did not come to a meeting in time.
+            A rank has died or did not come in time. The engine then runs no more.
         InputError
             A scalar without value.
         """
         if trace:
-            self._scalars.ready(self._streams[0])
             self._run_traced()
         else:
             self.enqueue()
@@ -258,15 +265,24 @@ class CudaEngine:
 
     def enqueue(self, times: int = 1) -> None:
         """Start the Plan on the GPU, `times` in a row, and return at once; `wait` waits and checks."""
-        self._scalars.ready(self._streams[0])
+        watch, main = self._watch, self._streams[0]
+        watch.check()
+        self._scalars.ready(main)
+        watch.pending += times
         for _ in range(times):
-            if not self._uses_graph or not self._has_run:
-                self._issue()
+            if not self._has_run:
+                watch.first(lambda: self._issue(*self._told()))
                 self._has_run = True
-                continue
-            if self._graph is None:
-                self._graph = self.captured()
-            self._graph.launch(self._streams[0])
+            elif not self._uses_graph:
+                watch.issue(self._issue)
+            else:
+                if watch.graph is None:
+                    watch.graph = self.captured()
+                watch.graph.launch(main)
+
+    @property
+    def _graph(self) -> Any:
+        return self._watch.graph
 
     @property
     def stream(self) -> Any:
@@ -275,16 +291,9 @@ class CudaEngine:
 
     def wait(self) -> None:
         """Wait for all that was started, and say which meeting failed, if one did."""
-        self._streams[0].synchronize()
-        count = len(self._streams)
-        words = np.zeros(count * STATE_BYTES // 4, np.uint32)
-        runtime = self._cupy.cuda.runtime
-        runtime.memcpy(words.ctypes.data, self._steps.states, words.nbytes, runtime.memcpyDeviceToHost)
-        for word in words[:: STATE_BYTES // 4]:
-            if word:
-                raise self._lost(int(word))
+        self._watch.wait()
 
-    def _issue(self, before: Callable[[Part], None] | None = None, after: Callable[[Part], None] | None = None) -> None:
+    def _issue(self, before: Hook | None = None, after: Hook | None = None) -> None:
         """Enqueue every entry on its stream; events where one stream needs another."""
         event = self._cupy.cuda.Event
         main, others = self._streams[0], self._streams[1:]
@@ -309,12 +318,31 @@ class CudaEngine:
         for stream in others:
             main.wait_event(stream.record(event(disable_timing=True)))
 
+    def _told(self, mark: Hook | None = None) -> tuple[Hook, Hook]:
+        """For `_issue`: the watch hears where this rank is; `mark` is called at the begin and the end of each part."""
+        event = self._cupy.cuda.Event
+
+        def before(part: Part) -> None:
+            self._watch.begins(part.index)
+            if mark:
+                mark(part)
+
+        def after(part: Part) -> None:
+            if mark:
+                mark(part)
+            self._watch.ends(part.index, part.stream, self._streams[part.stream].record(event(disable_timing=True)))
+
+        return before, after
+
     def captured(self, times: int = 1) -> Any:
         """The whole Plan, `times` in a row, as one graph to ``launch(engine.stream)``; after a first run."""
+        return self._watch.first(lambda: self._capture(times))
+
+    def _capture(self, times: int) -> Any:
         self._streams[0].begin_capture()
         try:
             for _ in range(times):
-                self._issue()
+                self._issue(lambda part: self._watch.begins(part.index))
         finally:
             graph = self._streams[0].end_capture()
         graph.upload(self._streams[0])
@@ -327,10 +355,13 @@ class CudaEngine:
         def mark(part: Part) -> None:
             marks.setdefault(part.index, []).append(self._streams[part.stream].record(event()))
 
+        self._watch.check()
+        self._scalars.ready(self._streams[0])
+        self._watch.pending += 1
         start = self._streams[0].record(event())
-        self._issue(mark, mark)
+        self._watch.first(lambda: self._issue(*self._told(mark)))
         self._has_run = True
-        self._streams[0].synchronize()
+        self._watch.settle()
         elapsed = self._cupy.cuda.get_elapsed_time
         self._spans = []
         for part in self._parts:
@@ -344,35 +375,17 @@ class CudaEngine:
         return tuple(self._spans)
 
     def close(self) -> None:
-        """Give the memory back; collective."""
-        self._parts, self._calls, self._initial, self._graph = [], {}, {}, None
-        self.memory.free()
+        """Give the memory back; collective, but after a failure, when each rank gives back what it can alone."""
+        self._parts, self._calls, self._initial, self._watch.graph = [], {}, {}, None
+        if self._watch.failed is None:
+            self.memory.free()
+        else:
+            self._watch.abandon(self.memory)
 
     # -- errors ------------------------------------------------------------------------------------------------------
 
-    def _lost(self, word: int) -> RankError:
-        index, peer = word >> 8, (word & 255) - 1
-        entry = self.plan.entries[min(index, len(self.plan.entries) - 1)]
-        # Inside a launch ranks are counted in their group, in a meeting between entries among all.
-        members = self.place.members(-1) if peer < FIRST_OF_ALL else range(self.plan.ranks)
-        number = peer if peer < FIRST_OF_ALL else peer - FIRST_OF_ALL
-        who = f"rank {members[number]}" if number < len(members) else "a peer"
-        return RankError(
-            f"rank {self.place.rank} waited {self.deadline_s:g} s for {who} in {entry.name!r}, step {index}",
-            rule="every rank enters the same collectives in the same order",
-            where=f"plan of program {self.plan.name!r}",
-            hint="a longer deadline, or plan_dot(plan) to see what the ranks wait for",
-        )
-
     def _error(self, found: str, hint: str) -> InputError:
         return input_error(self.plan, found, hint)
-
-
-def needs_temporaries(entry: AnyEntry) -> bool:
-    """Whether an entry takes memory as it runs, or leaves the GPU: a graph would replay what is no longer there."""
-    if isinstance(entry, Collective):
-        return is_extreme(entry)
-    return isinstance(entry, Library) and makes_temporaries(entry)
 
 
 def _kind(entry: AnyEntry) -> str:

@@ -12,22 +12,23 @@ from coconet_lab.ir import ops as o
 from coconet_lab.ir.dtypes import DType
 from coconet_lab.ir.rank_values import block_slices, spread
 from coconet_lab.ir.rounding import literal
-from coconet_lab.kernels.plan import Chunk, Library, Plan
+from coconet_lab.kernels.plan import AnyEntry, Chunk, Collective, Library, Plan
 from coconet_lab.run.cublas import TYPES, Product
 from coconet_lab.run.cuda_device import import_cupy
 from coconet_lab.run.cuda_memory import DeviceMemory
+from coconet_lab.run.cuda_nccl import is_extreme
 
 Step = Callable[[Any], None]
 _LARGEST_INT = 2**31 - 1
 
 
-def library_step(plan: Plan, entry: Library, memory: DeviceMemory) -> Step:
-    """One library call, with its operands at hand."""
+def library_step(plan: Plan, entry: Library, memory: DeviceMemory, settle: Step) -> Step:
+    """One library call, with its operands at hand; `settle` waits for a stream, but not for ever."""
     match entry.op:
         case o.MatMul():
             return _matmul_step(entry, memory)
         case o.Conv() | o.Custom():
-            return _on_host_step(plan, entry, memory)
+            return _on_host_step(plan, entry, memory, settle)
         case _:
             raise CodegenError(
                 f"no library call for {entry.op.kind} {entry.op.name!r}",
@@ -37,9 +38,12 @@ def library_step(plan: Plan, entry: Library, memory: DeviceMemory) -> Step:
             )
 
 
-def makes_temporaries(entry: Library) -> bool:
-    """Whether a call leaves the GPU or takes memory as it runs: a Plan with one is not captured as a graph."""
-    return isinstance(entry.op, o.Conv | o.Custom) or not entry.target.type.dtype.is_float
+def needs_temporaries(entry: AnyEntry) -> bool:
+    """Whether an entry takes memory as it runs, or leaves the GPU: a graph would replay what is no longer there."""
+    if isinstance(entry, Collective):
+        return is_extreme(entry)
+    calls_host = isinstance(entry, Library) and isinstance(entry.op, o.Conv | o.Custom)
+    return calls_host or (isinstance(entry, Library) and not entry.target.type.dtype.is_float)
 
 
 def _cut(array: Any, chunk: Chunk | None, dim: int | None = None) -> Any:
@@ -127,11 +131,11 @@ def _integer_product(a: Any, b: Any, c: Any) -> Step:
     return multiply
 
 
-def _on_host_step(plan: Plan, entry: Library, memory: DeviceMemory) -> Step:
+def _on_host_step(plan: Plan, entry: Library, memory: DeviceMemory, settle: Step) -> Step:
     """What has no GPU library here is computed by its NumPy meaning: correct, and shown as a host call."""
 
     def call(stream: Any) -> None:
-        stream.synchronize()
+        settle(stream)
         arrays = [memory.fetch(slot) for slot in entry.operands]
         if isinstance(entry.op, o.Conv):
             from coconet_lab.ir.contract import conv
@@ -139,8 +143,9 @@ def _on_host_step(plan: Plan, entry: Library, memory: DeviceMemory) -> Step:
             result = conv(arrays[0], arrays[1], entry.op.stride, entry.op.padding, entry.target.type.dtype)
         else:
             result = _custom(plan, entry, memory, arrays)
-        memory.fill(entry.target, np.ascontiguousarray(result))
-        import_cupy().cuda.runtime.deviceSynchronize()
+        with stream:  # not for the device: a collective on another stream may wait for ever
+            memory.fill(entry.target, np.ascontiguousarray(result))
+        settle(stream)
 
     return call
 

@@ -119,15 +119,23 @@ class DeviceMemory:
 
     def free(self) -> None:
         """Give all of it back; collective, as peers may still be reading."""
-        self.arrays = {}
         self._cupy.cuda.runtime.deviceSynchronize()
+        self._free_own()
+        self.arena.free()
+
+    def leave(self) -> None:
+        """Give back what this rank has for itself, and let go of its peers' memory: they may have ended."""
+        self._free_own()
+        self.arena.leave()
+
+    def _free_own(self) -> None:
+        self.arrays = {}
         for handle in self._cublas.values():
             handle.close()
         self._cublas = {}
         for address in (*self._extra, *([self._address] if self._address else [])):
             self._cupy.cuda.runtime.free(address)
         self._extra, self._address = [], 0
-        self.arena.free()
 
     # -- addresses -----------------------------------------------------------------------------------------------
 

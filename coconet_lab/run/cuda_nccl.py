@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import threading
+import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from coconet_lab.errors import CodegenError, ToolError
 from coconet_lab.ir.dtypes import BF16, FP16, FP32, FP64, INT32, INT64, DType
 from coconet_lab.ir.rounding import poison
-from coconet_lab.kernels.plan import Collective, Library, Plan, Slot, Transfer
+from coconet_lab.kernels.plan import AnyEntry, Collective, Library, Plan, Slot, Transfer
 from coconet_lab.run.cuda_device import Gpu, import_cupy, with_deadline
 from coconet_lab.run.cuda_memory import DeviceMemory, device_dtype
 from coconet_lab.run.cuda_symmetric import exchange
 from coconet_lab.run.engine_memory import stored_shape
+from coconet_lab.run.watch import DeathWatch
 
 Step = Callable[[Any], None]
 """Enqueues one thing on the stream it is given."""
@@ -22,6 +28,19 @@ Step = Callable[[Any], None]
 # ncclDataType_t and ncclRedOp_t
 _KINDS: dict[DType, int] = {INT32: 2, INT64: 4, FP16: 6, FP32: 7, FP64: 8, BF16: 9}
 _REDUCTIONS = {"+": 0, "max": 2, "min": 3}
+
+IN_PROGRESS = 7
+"""Of ncclResult_t: no error."""
+
+ABORT_S = 10.0
+"""Seconds that NCCL may take to abort before it is left to itself."""
+
+
+class User(Protocol):
+    """Who calls communicators of this rank."""
+
+    def lose(self) -> list[Any]:
+        """They are being aborted: the graphs that hold calls of them, let go of."""
 
 
 @dataclass(slots=True)
@@ -31,6 +50,9 @@ class Communicators:
     world: Any
     gpu: Gpu
     made: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    deaths: DeathWatch | None = None
+    is_lost: bool = False
+    users: weakref.WeakSet[User] = field(default_factory=weakref.WeakSet)
 
     def of(self, ranks: tuple[int, ...]) -> Any:
         """The communicator of these ranks; collective over all ranks of the world, each with its own group."""
@@ -44,6 +66,46 @@ class Communicators:
                 self.gpu,
             )
         return self.made[ranks]
+
+    def dead(self) -> tuple[int, ...]:
+        """Ranks that have ended, in the order in which they did."""
+        return tuple(self.deaths.order) if self.deaths else ()
+
+    def error(self) -> str:
+        """What NCCL has met in an operation that goes on; empty where it is content."""
+        for comm in self.made.values():
+            try:
+                comm.check_async_error()
+            except KeyError as error:  # CuPy's, which has no words for the newest results
+                if error.args != (IN_PROGRESS,):
+                    return f"result {error}"
+            except Exception as error:
+                return str(error)
+        return ""
+
+    def abort(self) -> bool:
+        """Take the communicators from all that use them; whether NCCL has done so in time.
+
+        All at once, in threads that can be left behind: to free one may wait for the kernels of another, and NCCL ends
+        none before the graphs that use it have gone.
+        """
+        comms, self.made, self.is_lost = list(self.made.values()), {}, True
+        runtime = import_cupy().cuda.runtime
+
+        def end(action: Callable[[], Any]) -> None:
+            with contextlib.suppress(Exception):  # there is nothing that could be done about it
+                runtime.setDevice(self.gpu.number)
+                action()
+
+        graphs = [graph for user in list(self.users) for graph in user.lose()] if comms else []
+        actions = [*(comm.abort for comm in comms), graphs.clear]
+        threads = [threading.Thread(target=end, args=(a,), name="NCCL's abort", daemon=True) for a in actions]
+        for thread in threads:
+            thread.start()
+        limit_s = time.monotonic() + ABORT_S
+        for thread in threads:
+            thread.join(max(0.0, limit_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
 
     def _nccl(self) -> Any:
         import_cupy()
@@ -62,13 +124,39 @@ class Communicators:
 
 
 def communicators_of(world: Any, gpu: Gpu) -> Communicators:
-    """The communicators of a world, which live as long as it does: making them takes seconds."""
-    known = getattr(world, "cuda_communicators", None)
-    if isinstance(known, Communicators):
+    """The communicators of a world, which live as long as it does: making them takes seconds. Collective.
+
+    Where a rank had to abort its own, all make new ones.
+    """
+    known: Communicators | None = getattr(world, "cuda_communicators", None)
+    is_lost = any(exchange(world, known is not None and known.is_lost))
+    if known is not None and not is_lost:
         return known
-    made = Communicators(world, gpu)
+    if known is not None and known.made:
+        known.abort()
+    made = Communicators(world, gpu, deaths=known.deaths if known is not None else _deaths(world))
     world.cuda_communicators = made
     return made
+
+
+def _deaths(world: Any) -> DeathWatch | None:
+    """Watches the processes of the other ranks, where this one can see them; collective."""
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino  # in another container the same number is another process
+    except OSError:
+        space = 0
+    everybody = exchange(world, (space, os.getpid()))
+    others = [pid if there == space and pid != os.getpid() else -1 for there, pid in everybody]
+    if max(others) < 0:
+        return None
+    watch = DeathWatch(others)
+    weakref.finalize(world, watch.close).atexit = False
+    return watch
+
+
+def is_nccl(entry: AnyEntry) -> bool:
+    """Whether ranks wait for each other in an entry inside of NCCL."""
+    return isinstance(entry, Collective | Transfer) or (isinstance(entry, Library) and entry.op.kind == "AllToAll")
 
 
 def needs_group(plan: Plan) -> bool:

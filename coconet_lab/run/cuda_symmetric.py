@@ -30,6 +30,10 @@ DESCRIPTOR = {"winHost": "Q", "lsaFlatBase": "Q", "lsaRank": "i", "worldRank": "
 """How ncclWindow_vidmem begins, in NCCL 2.28.9 to 2.32.3 alike: names and `struct` codes of its first members."""
 
 
+def _nothing() -> None:
+    return None
+
+
 @dataclass(slots=True)
 class Arena:
     """Device memory of one rank that its peers reach.
@@ -43,12 +47,15 @@ class Arena:
     nbytes : int
     release : callable
         Gives it back; collective.
+    close : callable
+        Gives up what this rank has opened of the others', alone.
     """
 
     addresses: tuple[int, ...]
     local: int
     nbytes: int
     release: Callable[[], None]
+    close: Callable[[], None] = _nothing
 
     def free(self) -> None:
         """Give it back; a second call does nothing. Collective."""
@@ -56,9 +63,11 @@ class Arena:
         self.addresses = ()
         release()
 
-
-def _nothing() -> None:
-    return None
+    def leave(self) -> None:
+        """As `free` where other ranks may not come. Its own stays taken: who has it open may be writing to it."""
+        close, self.close = self.close, _nothing
+        self.release, self.addresses = _nothing, ()
+        close()
 
 
 def allocate(kind: Kind, nbytes: int, world: Any, gpu: Gpu, communicator: Any = None) -> Arena:
@@ -130,12 +139,15 @@ def _by_ipc(nbytes: int, world: Any, gpu: Gpu) -> Arena:
         local.append(device_malloc(nbytes))
         return bytes(runtime.ipcGetMemHandle(local[0]))
 
-    def release() -> None:
-        runtime.deviceSynchronize()
-        world.barrier()
+    def close() -> None:
         for rank, address in opened.items():
             if rank != world.rank:
                 runtime.ipcCloseMemHandle(address)
+
+    def release() -> None:
+        runtime.deviceSynchronize()
+        world.barrier()
+        close()
         world.barrier()
         for address in local:
             runtime.free(address)
@@ -151,7 +163,7 @@ def _by_ipc(nbytes: int, world: Any, gpu: Gpu) -> Arena:
     except CoconetError:
         release()  # on all ranks: what some have got must not stay taken until they end
         raise
-    return Arena(tuple(opened.values()), local[0], nbytes, release)
+    return Arena(tuple(opened.values()), local[0], nbytes, release, close)
 
 
 # -- NCCL windows ----------------------------------------------------------------------------------------------------

@@ -7,8 +7,10 @@ import itertools
 import sys
 import threading
 import types
+import weakref
 from pathlib import Path
 
+import nccl_on_host
 import numpy as np
 from cuda_on_host import THREADS, OnHost, address
 
@@ -21,6 +23,10 @@ _HERE = threading.local()
 def at(place: int, nbytes: int) -> np.ndarray:
     """Bytes at an address."""
     return np.frombuffer((ctypes.c_uint8 * max(nbytes, 1)).from_address(place), np.uint8)[:nbytes]
+
+
+def cupy_runtime():
+    return sys.modules["cupy"].cuda.runtime
 
 
 class Array(np.ndarray):
@@ -49,7 +55,7 @@ class Runtime:
     CUDARuntimeError = type("CUDARuntimeError", (RuntimeError,), {})
 
     def __init__(self, gpus: int) -> None:
-        self.gpus, self.kept, self.reachable = gpus, [], True
+        self.gpus, self.kept, self.reachable, self.broken = gpus, [], True, 0
 
     def getDeviceCount(self):
         return self.gpus
@@ -95,14 +101,33 @@ class Runtime:
     def deviceSynchronize(self):
         pass
 
+    def streamQuery(self, number):
+        return self.broken or (0 if Stream.known[number].is_done else 600)
+
 
 class Stream:
-    """Runs at once what it is given; while it captures, keeps it, and so do streams that wait for it."""
+    """Runs at once what it is given; while it captures, keeps it, and so do streams that wait for it.
+
+    It is done unless something on it `hangs`: an event that is set when that has been ended.
+    """
 
     _numbers = itertools.count(1)
+    known = weakref.WeakValueDictionary()
 
     def __init__(self, non_blocking=False):
-        self.ptr, self.captured = next(self._numbers), None
+        self.ptr, self.captured, self.hangs = next(self._numbers), None, []
+        self.known[self.ptr] = self
+
+    @property
+    def is_done(self):
+        return all(ended.is_set() for ended in self.hangs)
+
+    def give(self, action):
+        """Do it, or keep it for the graph."""
+        if self.captured is None:
+            action()
+        else:
+            self.captured.append(action)
 
     def __enter__(self):
         _HERE.stream = self
@@ -111,16 +136,19 @@ class Stream:
         _HERE.stream = None
 
     def record(self, event=None):
-        event.of = self
+        event.of, event.hangs = self, list(self.hangs)
         return event
 
     def wait_event(self, event):
         if event.of.captured is not None and self.captured is None:
             self.captured = event.of.captured
             self.captured.joined.append(self)
+        self.hangs += event.hangs
 
     def synchronize(self):
-        pass
+        assert self.is_done, "whoever waits for this in the driver waits for ever"
+        if cupy_runtime().broken:
+            raise cupy_runtime().CUDARuntimeError("an illegal memory access was encountered")
 
     def begin_capture(self):
         self.captured = Capture()
@@ -150,6 +178,10 @@ class Event:
     def synchronize(self):
         pass
 
+    @property
+    def done(self):
+        return all(ended.is_set() for ended in self.hangs)
+
 
 class Module:
     """A "cubin" is the kernel that runs on the host."""
@@ -169,103 +201,7 @@ class Function:
 
     def __call__(self, grid, block, args):
         assert 1 <= grid[0] <= self.kernel.ctas
-        stream = _HERE.stream
-        if stream.captured is None:
-            self.kernel.run(args[0], grid[0])
-        else:
-            stream.captured.append(lambda: self.kernel.run(args[0], grid[0]))
-
-
-class Nccl:
-    """Collectives among threads."""
-
-    def __init__(self) -> None:
-        self._numbers, self._meetings = itertools.count(), {}
-
-    def get_version(self):
-        return 22809
-
-    def get_unique_id(self):
-        return (next(self._numbers),)
-
-    def groupStart(self):
-        _HERE.sent = []
-
-    def groupEnd(self):
-        pass
-
-    def NcclCommunicator(self, count, number, rank):
-        meeting = self._meetings.setdefault(number, ([None] * count, threading.Barrier(count, timeout=30), {}))
-        return Communicator(*meeting, rank, count)
-
-
-_TYPES = {2: np.int32, 4: np.int64, 6: np.float16, 7: np.float32, 8: np.float64, 9: np.uint16}
-
-
-class Communicator:
-    def __init__(self, shown, barrier, mail, rank, count) -> None:
-        self.shown, self.barrier, self.mail, self.rank, self.count = shown, barrier, mail, rank, count
-        self.comm = 0
-
-    def _exchange(self, place, count, kind):
-        item = np.dtype(_TYPES[kind])
-        self.shown[self.rank] = at(place, count * item.itemsize).view(item).copy()
-        self.barrier.wait()
-        found = list(self.shown)
-        self.barrier.wait()
-        return found
-
-    def _put(self, place, values):
-        at(place, values.nbytes)[:] = np.ascontiguousarray(values).view(np.uint8)
-
-    def _combined(self, place, count, kind, op):
-        arrays = self._exchange(place, count, kind)
-        wide = np.float32 if arrays[0].dtype == np.float16 else arrays[0].dtype
-        total = arrays[0].astype(wide)
-        for array in arrays[1:]:
-            total = {0: np.add, 2: np.maximum, 3: np.minimum}[op](total, array.astype(wide))
-        return total.astype(arrays[0].dtype)
-
-    def allReduce(self, source, target, count, kind, op, stream):
-        self._put(target, self._combined(source, count, kind, op))
-
-    def reduce(self, source, target, count, kind, op, root, stream):
-        total = self._combined(source, count, kind, op)
-        if self.rank == root:
-            self._put(target, total)
-
-    def reduceScatter(self, source, target, count, kind, op, stream):
-        total = self._combined(source, count * self.count, kind, op)
-        self._put(target, total[self.rank * count : (self.rank + 1) * count])
-
-    def allGather(self, source, target, count, kind, stream):
-        self._put(target, np.concatenate(self._exchange(source, count, kind)))
-
-    def broadcast(self, source, target, count, kind, root, stream):
-        self._put(target, self._exchange(source, count, kind)[root])
-
-    def send(self, source, count, kind, peer, stream):
-        item = np.dtype(_TYPES[kind])
-        box = self.mail.setdefault((self.rank, peer), _Mail())
-        box.put(at(source, count * item.itemsize).copy())
-
-    def recv(self, target, count, kind, peer, stream):
-        self._put(target, self.mail.setdefault((peer, self.rank), _Mail()).take())
-
-
-class _Mail:
-    def __init__(self) -> None:
-        self.items, self.arrived = [], threading.Condition()
-
-    def put(self, item):
-        with self.arrived:
-            self.items.append(item)
-            self.arrived.notify_all()
-
-    def take(self):
-        with self.arrived:
-            assert self.arrived.wait_for(lambda: self.items, timeout=30)
-            return self.items.pop(0)
+        _HERE.stream.give(lambda: self.kernel.run(args[0], grid[0]))
 
 
 class Cublas:
@@ -308,7 +244,12 @@ def make(gpus: int) -> types.ModuleType:
         UnownedMemory=lambda place, nbytes, owner: place, MemoryPointer=lambda place, offset: place + offset
     )
     cuda = types.ModuleType("cupy.cuda")
-    cuda.runtime, cuda.memory, cuda.Stream, cuda.nccl = Runtime(gpus), memory, Stream, Nccl()
+    cuda.runtime, cuda.memory, cuda.Stream, cuda.nccl = (
+        Runtime(gpus),
+        memory,
+        Stream,
+        nccl_on_host.Nccl(at, Stream.known),
+    )
     cuda.Event = Event
     cuda.get_elapsed_time = lambda a, b: 1.0
     cuda.function = types.SimpleNamespace(Module=Module)

@@ -8,6 +8,7 @@ import threading
 import types
 
 import cupy_on_host
+import nccl_on_host
 import numpy as np
 import pytest
 
@@ -147,7 +148,7 @@ def test_what_cupy_keeps_for_later_is_given_back_before_memory_is_said_not_to_su
 
 
 def test_an_nccl_that_cannot_be_loaded_says_how_to_get_it(monkeypatch):
-    monkeypatch.delattr(cupy_on_host.Nccl, "get_version")
+    monkeypatch.delattr(nccl_on_host.Nccl, "get_version")
     for error in raised(2, lambda world: engine_of(total(), world)):
         assert "NCCL cannot be loaded" in error.found
         assert "nvidia-nccl-cu13>=2.28.9" in error.hint

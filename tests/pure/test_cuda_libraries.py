@@ -23,19 +23,20 @@ from coconet_lab.run.cuda_symmetric import (
 
 CUPY = {
     "": ("get_default_memory_pool", "ndarray", "asarray", "ascontiguousarray", "matmul", "maximum", "minimum", "split"),
-    "cuda": ("Event", "get_elapsed_time", "graph.Graph.launch", "graph.Graph.upload", "device.get_cublas_handle"),
+    "cuda": ("Event.done", "get_elapsed_time", "graph.Graph.launch", "graph.Graph.upload", "device.get_cublas_handle"),
     "cuda.Stream": ("begin_capture", "end_capture", "wait_event", "record", "synchronize"),
     "cuda.function.Module": ("load", "get_function"),
     "cuda.memory": ("UnownedMemory", "MemoryPointer"),
     "cuda.driver": ("occupancyMaxActiveBlocksPerMultiprocessor",),
     "cuda.runtime": (
         "malloc", "free", "memset", "memcpy", "memcpyAsync", "memcpyHostToDevice", "memcpyDeviceToHost", "memGetInfo",
-        "deviceSynchronize", "getDeviceCount", "getDeviceProperties", "deviceCanAccessPeer", "setDevice",
+        "deviceSynchronize", "streamQuery", "getDeviceCount", "getDeviceProperties", "deviceCanAccessPeer", "setDevice",
         "ipcGetMemHandle", "ipcOpenMemHandle", "ipcCloseMemHandle", "CUDARuntimeError",
     ),
-    "cuda.nccl": ("get_version", "get_unique_id", "groupStart", "groupEnd"),
+    "cuda.nccl": ("get_version", "get_unique_id", "groupStart", "groupEnd", "NcclError"),
     "cuda.nccl.NcclCommunicator": (
-        "comm", "allReduce", "allGather", "reduceScatter", "reduce", "broadcast", "send", "recv"
+        "comm", "allReduce", "allGather", "reduceScatter", "reduce", "broadcast", "send", "recv", "check_async_error",
+        "abort",
     ),
 }  # fmt: skip
 
@@ -94,6 +95,7 @@ def test_numbers_of_types_reductions_and_flags_are_the_header_s(nccl):
         sign: constant(text, f"nccl{theirs}") for sign, theirs in (("+", "Sum"), ("max", "Max"), ("min", "Min"))
     } == cuda_nccl._REDUCTIONS
     assert constant(text, "NCCL_WIN_COLL_SYMMETRIC") == COLLECTIVE_SYMMETRIC
+    assert constant(text, "ncclInProgress") == cuda_nccl.IN_PROGRESS
 
 
 def test_a_window_s_descriptor_begins_as_it_is_read(nccl):
@@ -119,6 +121,15 @@ def test_cupy_has_every_name_that_is_used(cupy):
 
     wanted = [f"{place}.{name}" for place, names in CUPY.items() for name in names]
     assert [path for path in wanted if not has(path)] == []
+
+
+def test_cupy_has_no_words_for_the_newest_results_of_nccl(cupy):
+    from cupy.cuda.nccl import NcclError
+
+    with pytest.raises(KeyError) as caught:
+        NcclError(cuda_nccl.IN_PROGRESS)
+    assert caught.value.args == (cuda_nccl.IN_PROGRESS,)
+    assert "remote process exited" in str(NcclError(6))
 
 
 def test_calls_go_through_cupy_s_own_module_to_the_copy_of_nccl_that_it_uses(cupy):
