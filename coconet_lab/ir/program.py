@@ -17,6 +17,7 @@ from coconet_lab.ir.types import TensorType
 from coconet_lab.ir.value import ProgramValue
 
 if TYPE_CHECKING:
+    from coconet_lab.ir.ancestry import Ancestry
     from coconet_lab.ir.order import OrderGraph
 
 NameLike = Any  # a name, a Value of the language, or a ProgramValue
@@ -129,6 +130,13 @@ class Program:
         from coconet_lab.ir.order import order_graph
 
         return order_graph(self)
+
+    @cached_property
+    def ancestry(self) -> Ancestry:
+        """What every value depends on."""
+        from coconet_lab.ir.ancestry import ancestry
+
+        return ancestry(self)
 
     @cached_property
     def unit_of(self) -> Mapping[str, str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from bisect import insort
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from coconet_lab.errors import CoconetError, Refusal
 from coconet_lab.ir import ops as o
+from coconet_lab.ir.ancestry import Cone, spans
 from coconet_lab.ir.program import Program
 from coconet_lab.ir.rules import infer
 from coconet_lab.ir.types import TensorType
@@ -23,7 +25,7 @@ class Crossing:
     Parameters
     ----------
     region : tuple of names
-        In program order.
+        Those of them that read what becomes Sliced, in program order.
     source : str
         What the gather gathers.
     sliced : mapping
@@ -36,26 +38,6 @@ class Crossing:
     source: str
     sliced: Mapping[str, TensorType]
     gone: Mapping[str, str]
-
-
-def between(program: Program, gather: str, past: Iterable[str]) -> tuple[str, ...]:
-    """All operations on paths from `gather` to `past`, ends included where they depend on it; in program order."""
-    position = program.position
-    floor = position[gather]
-    stack = [name for name in past if position[name] > floor]
-    cone = set(stack)
-    while stack:
-        for source in program.ops[stack.pop()].sources:
-            if source not in cone and position[source] > floor:
-                cone.add(source)
-                stack.append(source)
-    under = {gather}
-    region = []
-    for name in sorted(cone, key=position.__getitem__):
-        if not under.isdisjoint(program.ops[name].operands):
-            under.add(name)
-            region.append(name)
-    return tuple(region)
 
 
 class Walk:
@@ -90,13 +72,22 @@ class Walk:
         return None
 
 
-def cross(program: Program, gather: str, region: tuple[str, ...]) -> Crossing | Refusal:
-    """`region` typed again with `gather` replaced by its source, or the operation that takes no slices."""
+def cross(program: Program, gather: str, past: Cone) -> Crossing | Refusal:
+    """What lies between `gather` and `past`, typed again on slices, or the operation that takes none.
+
+    Walks only what reads a sliced value: the rest of what lies between stays as it is.
+    """
     walk = Walk(program, gather)
-    for name in region:
+    readers_within = program.ancestry.readers_within
+    region: list[str] = []
+    queue = Queue(program, readers_within(program, gather, past))
+    for name in queue:
+        region.append(name)
         refusal = walk.cross(name)
         if refusal is not None:
             return refusal
+        if name in walk.changed:
+            queue.add(readers_within(program, name, past))
     sliced = {name: kind for name, kind in walk.changed.items() if name != gather}
     gone = walk.gone
     for name in sliced:
@@ -104,54 +95,74 @@ def cross(program: Program, gather: str, region: tuple[str, ...]) -> Crossing | 
             op = program.ops[reader]
             if isinstance(op, o.LocalSlice) and op.dim == walk.changed[name].layout.dim:
                 gone[reader] = name
-    return Crossing(region, walk.source, sliced, gone)
+    return Crossing(tuple(region), walk.source, sliced, gone)
+
+
+class Queue:
+    """Names in program order, each once, while more that come later are added."""
+
+    def __init__(self, program: Program, names: Iterable[str]) -> None:
+        self._position = program.position
+        self._waiting: list[tuple[int, str]] = []
+        self._known: set[str] = set()
+        self.add(names)
+
+    def add(self, names: Iterable[str]) -> None:
+        """More names."""
+        for name in names:
+            if name not in self._known:
+                self._known.add(name)
+                heapq.heappush(self._waiting, (self._position[name], name))
+
+    def __iter__(self) -> Iterator[str]:
+        while self._waiting:
+            yield heapq.heappop(self._waiting)[1]
+
+
+def annotated_between(program: Program, gather: str, past: Cone) -> list[str]:
+    """What lies between `gather` and `past`, ends included, and in a fused group or overlap; in program order.
+
+    Of values that follow each other and are in the same one, only the first is named.
+    """
+    units, found = program.unit_of, program.ancestry
+    if not units:
+        return []
+    named: set[str] = set()
+    seen, stack = {gather}, [gather]
+    while stack:
+        for reader in found.readers_within(program, stack.pop(), past):
+            if reader in units:
+                named.add(reader)
+            end = found.run_ends[reader]  # where it lies outside, so does all below it
+            if end not in seen:
+                seen.add(end)
+                stack.append(end)
+    return sorted(named, key=program.position.__getitem__)
 
 
 def last_values(program: Program, gather: str) -> tuple[str, ...]:
     """The values below `gather` that take slices and that no other such value depends on.
 
-    Walks only what reads a sliced value, and looks back from there no further than the gather.
+    Walks only what reads a sliced value.
     """
     walk = Walk(program, gather)
-    queue = [(program.position[r], r) for r in program.readers[gather]]
-    heapq.heapify(queue)
-    taking: dict[str, bool] = {}  # whether it is a last one, as far as is known
-    refused: set[str] = set()
-    seen: set[str] = set()
-    while queue:
-        name = heapq.heappop(queue)[1]
-        if name in taking or name in refused:
+    number, cones = program.ancestry.number, program.ancestry.cones
+    taking: dict[int, str] = {}
+    last: list[int] = []  # of those that take slices, by number: what no other depends on, as far as is known
+    refused: list[int] = []
+    queue = Queue(program, program.readers[gather])
+    for name in queue:
+        if spans(refused, cones[name]) or walk.cross(name) is not None:
+            insort(refused, number[name])
             continue
-        behind = _look_back(program, gather, name, taking, refused, seen)
-        if behind is None or walk.cross(name) is not None:
-            refused.add(name)
-            continue
-        seen |= behind
-        taking.update((other, False) for other in behind if other in taking)
-        taking[name] = True
+        for first, end in spans(last, cones[name]):
+            del last[first:end]
+        taking[number[name]] = name
+        insort(last, number[name])
         if name in walk.changed or name in walk.gone:
-            for reader in program.readers[name]:
-                heapq.heappush(queue, (program.position[reader], reader))
-    return tuple(name for name, is_last in taking.items() if is_last)
-
-
-def _look_back(
-    program: Program, gather: str, name: str, taking: dict[str, bool], refused: set[str], seen: set[str]
-) -> set[str] | None:
-    """What `name` depends on, back to the gather or to what takes slices; None if a refused value is there."""
-    floor = program.position[gather]
-    stack = list(program.ops[name].sources)
-    behind: set[str] = set()
-    while stack:
-        source = stack.pop()
-        if source in refused:
-            return None
-        if source in behind or source in seen or program.position[source] <= floor:
-            continue
-        behind.add(source)
-        if source not in taking:
-            stack += program.ops[source].sources
-    return behind
+            queue.add(program.readers[name])
+    remaining = set(last)
+    return tuple(name for at, name in taking.items() if at in remaining)
 
 
 def _same_value(one: TensorType, other: TensorType) -> bool:
@@ -216,14 +227,8 @@ def retyped_below(program: Program, changed: dict[str, TensorType]) -> dict[str,
     Walks the readers of changed values only, in program order.
     """
     known = dict(changed)
-    queue = [(program.position[r], r) for name in changed for r in program.readers[name]]
-    heapq.heapify(queue)
-    done: set[str] = set()
-    while queue:
-        name = heapq.heappop(queue)[1]
-        if name in done:
-            continue
-        done.add(name)
+    queue = Queue(program, (reader for name in changed for reader in program.readers[name]))
+    for name in queue:
         op = program.ops[name]
         kinds = [known.get(x) or program.types[x] if isinstance(x, str) else None for x in op.operands]
         try:
@@ -232,6 +237,5 @@ def retyped_below(program: Program, changed: dict[str, TensorType]) -> dict[str,
             return name, error
         if new != program.types[name]:
             known[name] = new
-            for reader in program.readers[name]:
-                heapq.heappush(queue, (program.position[reader], reader))
+            queue.add(program.readers[name])
     return known

@@ -8,9 +8,10 @@ from typing import ClassVar, Self
 
 from coconet_lab.errors import Refusal
 from coconet_lab.ir import ops as o
+from coconet_lab.ir.ancestry import Cone, is_within, spans
 from coconet_lab.ir.program import Moved, Program
 from coconet_lab.transforms.base import Transform, call, in_overlap, unknown
-from coconet_lab.transforms.crossing import RULE, between, cross, last_values
+from coconet_lab.transforms.crossing import RULE, annotated_between, cross, last_values
 from coconet_lab.transforms.preview import groups_refusal, preview
 from coconet_lab.transforms.replacing import Replacements, replacements
 from coconet_lab.transforms.rewriting import carried_groups, emptied_groups, with_replaced
@@ -57,10 +58,11 @@ class Reorder(Transform):
         past = self._past(program)
         if isinstance(past, Refusal):
             return past
-        region = between(program, self.gather, past)
-        refusal = self._not_below(program, set(region))
-        refusal = refusal or in_overlap(program, iter([self.gather, *region])) or self._cut_group(program, region)
-        crossing = refusal or cross(program, self.gather, region)
+        cone = program.ancestry.cone(past)
+        annotated = annotated_between(program, self.gather, cone)
+        refusal = self._not_below(program) or in_overlap(program, iter([self.gather, *annotated]))
+        refusal = refusal or self._cut_group(program, annotated, cone)
+        crossing = refusal or cross(program, self.gather, cone)
         if isinstance(crossing, Refusal):
             return crossing
         plan = replacements(program, self.gather, crossing)
@@ -84,20 +86,25 @@ class Reorder(Transform):
             values += fusion.members if fusion else (name,)
         return values
 
-    def _not_below(self, program: Program, region: set[str]) -> Refusal | None:
+    def _not_below(self, program: Program) -> Refusal | None:
+        is_below = program.ancestry.is_below
         for name in self.past:
             fusion = program.fusion_named.get(name)
-            if region.isdisjoint(fusion.members if fusion else (name,)):
+            if not any(is_below(value, self.gather) for value in (fusion.members if fusion else (name,))):
                 readers = program.readers[self.gather]
                 hint = call("reorder", self.gather, past=readers[0]) if readers else "dead()"
                 found = f"cannot move {self.gather!r} past {name!r}: it does not depend on {self.gather!r}"
                 return Refusal(found, RULE, hint, applies=False)
         return None
 
-    def _cut_group(self, program: Program, region: tuple[str, ...]) -> Refusal | None:
-        inside = set(region)
-        for fusion in dict.fromkeys(program.fusion_of[n] for n in region if n in program.fusion_of):
-            left = [m for m in between(program, self.gather, fusion.members) if m in fusion.members and m not in inside]
+    def _cut_group(self, program: Program, annotated: list[str], past: Cone) -> Refusal | None:
+        known = program.ancestry
+        for fusion in dict.fromkeys(program.fusion_of[n] for n in annotated if n in program.fusion_of):
+            numbers = known.groups[fusion.name]
+            if sum(end - first for first, end in spans(numbers, past)) == len(numbers):
+                continue
+            outside = [m for m in fusion.members if not is_within(known.number[m], past)]
+            left = sorted((m for m in outside if known.is_below(m, self.gather)), key=program.position.__getitem__)
             if left:
                 way_out = Reorder(self.gather, (*self.past, fusion.name))
                 found = f"moving {self.gather!r} would cut fused group {fusion.name!r}: {left[0]!r} would stay whole"

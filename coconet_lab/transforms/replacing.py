@@ -56,8 +56,10 @@ def replacements(program: Program, gather: str, crossing: Crossing) -> Replaceme
     """The operations that stand for those of a crossing."""
     read_as = {gather: crossing.source}
     whole = needed_whole(program, gather, crossing)
+    given: set[str] = set()
     for name in whole:
-        read_as[name] = fresh_name(program, f"{name}_part", read_as.values())
+        read_as[name] = fresh_name(program, f"{name}_part", given)
+        given.add(read_as[name])
     gone: dict[str, str] = {}
     for name, instead in crossing.gone.items():
         if name not in program.output_set:
