@@ -152,7 +152,7 @@ class Watch:
             pause(now_s - started_s)
         if status:
             dead = self.communicators.dead()  # their memory may be gone, too
-            self._fail(self._died(dead, self._stuck()[0]) if dead else self._broken(waited))
+            self._fail(self._died(dead, self._stuck(kernels=True)[0]) if dead else self._broken(waited))
         if stream is None:
             self.pending, self._marks, self._bereft_s = 0, [], 0.0
 
@@ -202,7 +202,7 @@ class Watch:
         """Raise a failure where NCCL is the cause."""
         dead = self.communicators.dead()
         if type(error).__name__ == "NcclError":
-            self._fail(self._died(dead, self._stuck()[0]) if dead else self._reported(str(error)))
+            self._fail(self._died(dead, self._stuck(kernels=True)[0]) if dead else self._reported(str(error)))
         self._at = None
 
     def _limit_s(self, runs: int) -> float:
@@ -224,7 +224,7 @@ class Watch:
         if dead and not self._bereft_s:
             self._bereft_s = time.monotonic()
         elif dead and time.monotonic() - self._bereft_s >= GRACE_S:
-            self._fail(self._died(dead, self._stuck()[0]))
+            self._fail(self._died(dead, self._stuck(kernels=True)[0]))
         reported = self.communicators.error() if self._uses_nccl and not dead else ""
         if reported:
             self._fail(self._reported(reported))
@@ -333,25 +333,29 @@ class Watch:
             return explained(error, self._where)
         return explained(RuntimeError("the stream came to no good end"), self._where)
 
-    def _stuck(self) -> tuple[str, list[int]]:
-        """Where this rank waits, as far as is known, in words; and the ranks it may be waiting for there."""
-        at = self._at
-        indices = [at] if at is not None and is_nccl(self.plan.entries[at]) else self._unfinished()
-        waits = [i for i in indices if is_nccl(self.plan.entries[i])] or indices
-        peers = sorted({rank for i in waits for rank in self._peers(self.plan.entries[i])})
-        names = [f"{self.plan.entries[i].name!r}, step {i}" for i in waits]
+    def _stuck(self, kernels: bool = False) -> tuple[str, list[int]]:
+        """Where this rank waits, as far as is known, in words; and the ranks it may be waiting for there.
+
+        In NCCL, past the limit at which `kernels` have given up; else it may be one of these.
+        """
+        entries, at = self.plan.entries, self._at
+        waits = {i for i, e in enumerate(entries) if is_nccl(e) or (kernels and (e.opens or e.closes))}
+        waits = {i for i in waits if self.place.group in entries[i].groups} or set(range(len(entries)))
+        known = [at] if at in waits else [i for i in self._unfinished() if i in waits]
+        found = known or sorted(waits)
+        peers = sorted({rank for i in found for rank in self._peers(entries[i])})
+        names = [f"{entries[i].name!r}, step {i}" for i in found]
         if len(names) > 3:
             names[2:] = [f"{len(names) - 2} others"]
         return ("one of " if len(names) > 1 else "") + " or ".join(names), peers
 
     def _unfinished(self) -> list[int]:
-        """The first entry of each stream that is not done; of a graph nothing is known: what may wait in it."""
+        """The first entry of each stream that is not done; a graph does not tell."""
         found: dict[int, int] = {}
         for index, stream, event in self._marks:
             if stream not in found and not event.done:
                 found[stream] = index
-        mine = [(i, e) for i, e in enumerate(self.plan.entries) if self.place.group in e.groups]
-        return list(found.values()) or [i for i, e in mine if is_nccl(e)] or [i for i, _ in mine]
+        return list(found.values())
 
     def _peers(self, entry: AnyEntry) -> list[int]:
         if isinstance(entry, Transfer):

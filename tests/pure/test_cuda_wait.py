@@ -254,6 +254,8 @@ def test_a_kernel_of_the_lab_that_waits_for_a_rank_ends_when_the_rank_is_given_u
             engine._watch._give_up()
             running.join(10)
             assert not running.is_alive()
+            places, peers = engine._watch._stuck(kernels=True)
+            assert (places.split(",")[0], peers) == ("'fused'", [1])
         world.barrier()
 
     World.run(2, work)
