@@ -15,6 +15,7 @@ from coconet_lab.kernels.hosts import Hosts
 from coconet_lab.kernels.kernel import Combine, StoreAll, StoreTo
 from coconet_lab.kernels.lower_entries import Lowering, scalars_entry
 from coconet_lab.kernels.lower_hosts import HostLowering
+from coconet_lab.kernels.lower_inside import values_inside
 from coconet_lab.kernels.lower_memory import Memory, source_of
 from coconet_lab.kernels.lower_order import Unit, forwarded, units_in_order, with_dependencies
 from coconet_lab.kernels.lower_overlap import Channels, lower_overlap
@@ -55,7 +56,8 @@ def lower(program: Program, *, chunks: int = 4, hosts: int = 1) -> Plan:
     memory = Memory.of(program)
     placement = Hosts(program.ranks, program.groups, hosts)
     lowering = Lowering(program, memory) if hosts == 1 else HostLowering(program, memory, placement)
-    order = units_in_order(program, memory.host)
+    memory.inside.update(values_inside(program, memory.host))
+    order = units_in_order(program, memory.host, memory.inside)
     memory.forwarded.update(forwarded(program, memory, order))
     channels = Channels()
     entries: list[Tagged] = [(entry, "") for entry in scalars_entry(program, memory)]

@@ -35,6 +35,8 @@ class Lowering:
         """What runs for one operation; with `own_kernel`, collectives become kernels of ours, which chunks can cut."""
         op = self.program.ops[name]
         match op:
+            case _ if name in self.memory.inside:
+                return []
             case o.LocalSlice() if name not in self.memory.copied:
                 return []
             case o.Update() if name in self.memory.forwarded.values():
@@ -62,6 +64,7 @@ class Lowering:
         self, name: str, members: tuple[str, ...], written: tuple[str, ...], region: Region | None = None
     ) -> list[AnyEntry]:
         """One kernel for `members`, and what waits for it on the ranks of other groups."""
+        members, inside = self.memory.taken_in(members)
         made = KernelBuilder(self.memory, name, members, written, region).build()
         kind = self._kind_of_ranks(members or written)
         read, stored = touched(made.kernel)
@@ -71,7 +74,7 @@ class Lowering:
         meetings += [Sync("barrier", "pair", partner=partner) for partner in dict.fromkeys(p for _, p in partners)]
         entry = Launch(
             name=name, ops=members or written, groups=groups,
-            kernel=made.kernel, tensors=made.slots, scalars=made.scalars,
+            kernel=made.kernel, tensors=made.slots, scalars=made.scalars, inside=inside,
             reads=tuple(made.slots[at].buffer for at in read), writes=tuple(made.slots[at].buffer for at in stored),
             opens=tuple(meetings), closes=tuple(meetings), **as_fields(kernel_cost(made.kernel)),
         )  # fmt: skip

@@ -68,6 +68,7 @@ class HostLowering(Lowering):
         """The kernels of what neither combines the ranks' values nor leaves the group."""
         if self.hosts.span == 1:
             return Lowering.launch(self, name, members, written, region)
+        members, inside = self.memory.taken_in(members)
         builder = KernelBuilder(self.memory, name, members, written, region)
         made, reductions = builder.build(), builder.phases.reductions
         values = {member: builder.planner.canonical(member) for member in members}
@@ -75,7 +76,8 @@ class HostLowering(Lowering):
         groups = self.groups_of(self._kind_of_ranks(members or written))
         entries: list[AnyEntry] = []
         for part in parts_of(self._on_host(made), reductions, self.memory, written, renamed):
-            entries.append(self._launch(name, part.ops or members or written, part.made, groups))
+            launch = self._launch(name, part.ops or members or written, part.made, groups)
+            entries.append(replace(launch, inside=tuple(value for value in inside if value in launch.ops)))
             entries += [self._reduction(part, result, groups) for result in part.results]
         gathered = dict.fromkeys(
             made.slots[s.tensor].buffer for s in made.kernel.statements() if isinstance(s, k.StoreAll)

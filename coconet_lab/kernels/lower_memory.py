@@ -27,6 +27,8 @@ class Memory:
         Local slices that get a buffer of their own.
     forwarded : mapping
         Value -> the update whose tensor its kernel writes straight into.
+    inside : set of names
+        Zero-dim values that the kernels of their readers compute (`lower_inside`): no memory, no launch.
     buffers, slots : dict
         What was given out so far; a buffer's life and symmetry are filled in at the end.
     """
@@ -35,6 +37,7 @@ class Memory:
     host: frozenset[str]
     copied: frozenset[str]
     forwarded: dict[str, str]
+    inside: set[str]
     buffers: dict[str, Buffer]
     slots: dict[str, Slot]
 
@@ -42,7 +45,7 @@ class Memory:
     def of(cls, program: Program) -> Memory:
         """An empty memory for `program`, with a buffer for every tensor input."""
         host = host_scalars(program)
-        memory = cls(program, host, copied_slices(program), {}, {}, {})
+        memory = cls(program, host, copied_slices(program), {}, set(), {}, {})
         updated = updated_inputs(program)
         for name in program.inputs:
             if name not in host:
@@ -81,6 +84,19 @@ class Memory:
         size = kind.stored_bytes(self.program.group_ranks)
         self.buffers[name] = Buffer(name, value, kind, placement, role, False, group, size, 0, 0)  # type: ignore[arg-type]
         return Slot(name, kind)
+
+    def taken_in(self, members: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What a kernel of `members` computes, in program order, and which of it are zero-dim values it takes in."""
+        asked = frozenset(members)
+        found = dict.fromkeys(members)
+        stack = list(members)
+        while stack:
+            for source in self.program.ops[stack.pop()].sources:
+                if source in self.inside and source not in found:
+                    found[source] = None
+                    stack.append(source)
+        everything = tuple(sorted(found, key=self.program.position.__getitem__))
+        return everything, tuple(name for name in everything if name in self.inside and name not in asked)
 
     def placement(self, slot: Slot) -> Placement:
         """Whether the slot's buffer has the global shape or holds this rank's block alone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coconet_lab.errors import ProgramError
@@ -22,19 +22,46 @@ class Unit:
     members: tuple[str, ...]
 
 
-def units_in_order(program: Program, host: frozenset[str]) -> list[Unit]:
-    """All units but inputs and host scalars, in a total order of the order graph; ties in program order."""
-    unit_of = {name: fusion.name for name, fusion in program.fusion_of.items()}
-    unit_of |= {name: overlap.name for name, overlap in program.overlap_of.items()}
-    members: dict[str, list[str]] = {}
-    for name, op in program.ops.items():
-        if not isinstance(op, o.Input) and name not in host:
-            members.setdefault(unit_of.get(name, name), []).append(name)
-    after: dict[str, set[str]] = {unit: set() for unit in members}
-    for before, later in _edges(program):
+def kernels_reading(program: Program, inside: Collection[str], name: str) -> list[str]:
+    """Who reads a value when the plan runs: in place of readers that are computed inside others, those."""
+    found: dict[str, None] = {}
+    stack = [name]
+    while stack:
+        for reader in program.readers[stack.pop()]:
+            if reader not in found:
+                found[reader] = None
+                if reader in inside:
+                    stack.append(reader)
+    return [reader for reader in found if reader not in inside]
+
+
+def unit_graph(
+    program: Program, host: frozenset[str], inside: Collection[str]
+) -> tuple[Mapping[str, str], dict[str, set[str]]]:
+    """The unit of every value in a fused group or overlap, and the units that come after each."""
+    unit_of = program.unit_of
+    after: dict[str, set[str]] = {
+        unit_of.get(name, name): set()
+        for name, op in program.ops.items()
+        if not isinstance(op, o.Input) and name not in host
+    }
+    for before, later in _edges(program, inside):
         a, b = unit_of.get(before, before), unit_of.get(later, later)
-        if a in members and b in members and a != b:
+        if a in after and b in after and a != b:
             after[a].add(b)
+    return unit_of, after
+
+
+def units_in_order(program: Program, host: frozenset[str], inside: Collection[str]) -> list[Unit]:
+    """All units but inputs and host scalars, in a total order of the order graph; ties in program order.
+
+    A value that is computed `inside` others is a unit too, of which nothing runs: its readers come after what it reads.
+    """
+    unit_of, after = unit_graph(program, host, inside)
+    members: dict[str, list[str]] = {}
+    for name in program.ops:
+        if unit_of.get(name, name) in after and name not in host:
+            members.setdefault(unit_of.get(name, name), []).append(name)
     waits = dict.fromkeys(members, 0)
     for followers in after.values():
         for unit in followers:
@@ -61,19 +88,19 @@ def units_in_order(program: Program, host: frozenset[str]) -> list[Unit]:
     return order
 
 
-def _edges(program: Program) -> Iterator[tuple[str, str]]:
+def _edges(program: Program, inside: Collection[str]) -> Iterator[tuple[str, str]]:
     for name, op in program.ops.items():
         yield from ((source, name) for source in op.sources)
         if isinstance(op, o.Update):
-            yield from ((reader, name) for reader in _old_readers(program, op))
+            yield from ((reader, name) for reader in _old_readers(program, inside, op))
 
 
-def _old_readers(program: Program, update: o.Update) -> Iterator[str]:
+def _old_readers(program: Program, inside: Collection[str], update: o.Update) -> Iterator[str]:
     """Who reads the version that an update overwrites: of a gather in place also the blocks, which are one storage."""
     tensor = source_of(update)
-    yield from (reader for reader in program.readers[tensor] if reader != update.name)
-    if is_in_place_gather(program, tensor):
-        yield from (reader for reader in program.readers[source_of(program.ops[tensor])] if reader != update.name)
+    versions = [tensor, source_of(program.ops[tensor])] if is_in_place_gather(program, tensor) else [tensor]
+    for version in versions:
+        yield from (r for r in kernels_reading(program, inside, version) if r != update.name)
 
 
 def forwarded(program: Program, memory: Memory, order: Sequence[Unit]) -> dict[str, str]:
@@ -88,7 +115,7 @@ def forwarded(program: Program, memory: Memory, order: Sequence[Unit]) -> dict[s
         tensor, value = source_of(op), source_of(op, 1)
         if value not in alone or value in program.outputs or program.readers[value] != (update,) or tensor == value:
             continue
-        others = [reader for reader in _old_readers(program, op) if reader != value]
+        others = [reader for reader in _old_readers(program, memory.inside, op) if reader != value]
         if all(place[reader] < place[value] for reader in others) and _writes_anywhere(program, op, program.ops[value]):
             found[value] = update
     return found

@@ -150,6 +150,9 @@ class Entry:
 class Launch(Entry):
     """A generated kernel. `tensors` and `scalars` follow its parameters; scalars are names of scalar values.
 
+    `inside` are those of `ops` that are zero-dimensional values with neither storage nor a launch of their own: every
+    kernel that reads one computes it.
+
     With `shift` it works on the block of another rank: of the one with this rank's number, so many hosts further on.
     """
 
@@ -157,6 +160,7 @@ class Launch(Entry):
     tensors: tuple[Slot, ...]
     scalars: tuple[str, ...]
     shift: int = 0
+    inside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

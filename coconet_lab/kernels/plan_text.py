@@ -58,14 +58,19 @@ def _entry(at: int, entry: AnyEntry) -> list[str]:
     moved = f"{entry.bytes_read + entry.bytes_written} B" if entry.bytes_read + entry.bytes_written else ""
     after = f"after {', '.join(map(str, entry.after))}" if entry.after else ""
     meets = [_sync("opens", s) for s in entry.opens] + [_sync("closes", s) for s in entry.closes]
+    name = entry.name + chunk + _shift(entry) + _inside(entry)
     return [
-        str(at), _kind(entry), entry.name + chunk + _shift(entry), groups, _route(entry), moved, _sent(entry),
+        str(at), _kind(entry), name, groups, _route(entry), moved, _sent(entry),
         "; ".join([after, *meets] if after else meets),
     ]  # fmt: skip
 
 
 def _shift(entry: AnyEntry) -> str:
     return f" +{entry.shift} host{'s' if entry.shift > 1 else ''}" if isinstance(entry, Launch) and entry.shift else ""
+
+
+def _inside(entry: AnyEntry) -> str:
+    return f" with {', '.join(entry.inside)}" if isinstance(entry, Launch) and entry.inside else ""
 
 
 def _sent(entry: AnyEntry) -> str:

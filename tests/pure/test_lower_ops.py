@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 from plan_checks import check_plan
 
@@ -273,12 +272,3 @@ def test_arithmetic_on_scalars_is_the_hosts_and_reaches_outputs_and_kernels():
     y = next(e for e in plan.entries if e.name == "y")
     assert len(y.reads) == 1
     assert y.scalars
-
-
-def test_a_zero_dimensional_value_of_a_tensor_has_a_small_launch_of_its_own():
-    x = cl.tensor("x", FP32, (6,), Sliced(0))
-    n = cl.norm(x, name="n")
-    plan = check_plan(cl.program("p", outputs=[x / cl.maximum(n, 1.0, name="m")], ranks=4))
-    m = next(e for e in plan.entries if e.name == "m")
-    assert m.kernel.space.shape == ()
-    assert np.prod(m.kernel.tensors[0].shape) == 1

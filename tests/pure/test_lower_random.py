@@ -86,3 +86,43 @@ def sending_programs(draw):
 @given(sending_programs(), st.data())
 def test_every_legal_schedule_of_a_random_program_that_sends_runs_right(program, data):
     holds(program, data)
+
+
+@st.composite
+def programs_of_small_values(draw):
+    """Programs whose zero-dimensional values depend on norms, on scalars and on states that are updated on the way."""
+    ranks = choice(draw, [1, 2, 3])
+    shape = choice(draw, [(5,), (ranks, 2), (1,), (), [(3,), (2, 2)], [(1,), (1,)]])
+    g = cl.tensor("g", cl.FP32, shape, cl.Local, bucket=2)
+    w = cl.tensor("w", cl.FP32, shape, cl.Replicated, bucket=2)
+    states = [cl.tensor(name, cl.FP32, (), cl.Replicated) for name in ("s", "t")]
+    total = cl.all_reduce(g, name="total")
+    wide, small = [total, w], [cl.scalar("lr", cl.FP32, low=-2, high=2), cl.max(g), cl.norm(total), *states]
+    old = list(states)
+    for _ in range(draw(st.integers(4, 10))):
+        kind = choice(draw, ["small", "small", "small", "small", "wide", "wide", "reduction", "update", "update"])
+        newest = small[-1 - min(choice(draw, [0, 0, 1, 2, 3]), len(small) - 1)]
+        try:
+            if kind == "update" and old:
+                state = old.pop(draw(st.integers(0, len(old) - 1)))
+                small.append(cl.update(state, newest))
+                small.remove(state)  # nothing below its update may read it
+            elif kind == "wide":
+                wide.append(choice(draw, BINARY)(wide[-1 - draw(st.integers(0, 1))], newest))
+            elif kind == "reduction":
+                small.append(choice(draw, [cl.sum, cl.norm, cl.max])(choice(draw, [*wide, newest])))
+            else:
+                unary = draw(st.booleans())
+                small.append(
+                    choice(draw, UNARY)(newest) if unary else choice(draw, BINARY)(newest, choice(draw, small))
+                )
+        except cl.LayoutError:
+            pass
+    outputs = draw(st.permutations(list(dict.fromkeys([wide[-1], choice(draw, small[1:]), small[-1]]))))
+    return cl.program("small", outputs=outputs, ranks=ranks)
+
+
+@settings(max_examples=50)
+@given(programs_of_small_values(), st.data())
+def test_every_legal_schedule_of_a_random_program_of_zero_dimensional_values_runs_right(program, data):
+    holds(program, data)
