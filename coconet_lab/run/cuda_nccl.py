@@ -142,11 +142,13 @@ def communicators_of(world: Any, gpu: Gpu) -> Communicators:
 def _deaths(world: Any) -> DeathWatch | None:
     """Watches the processes of the other ranks, where this one can see them; collective."""
     try:
-        space = os.stat("/proc/self/ns/pid").st_ino  # in another container the same number is another process
+        space = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         space = 0
-    everybody = exchange(world, (space, os.getpid()))
-    others = [pid if there == space and pid != os.getpid() else -1 for there, pid in everybody]
+    # In another container, and on another host, the same number is another process.
+    everybody = exchange(world, ((os.uname().nodename, space), os.getpid()))
+    here = everybody[world.rank][0]
+    others = [pid if there == here and pid != os.getpid() else -1 for there, pid in everybody]
     if max(others) < 0:
         return None
     watch = DeathWatch(others)
