@@ -66,7 +66,10 @@ class Reorder(Transform):
         if isinstance(crossing, Refusal):
             return crossing
         plan = replacements(program, self.gather, crossing)
-        return in_overlap(program, iter(plan.at)) or self._breaks_group(program, plan) or plan
+        refusal = in_overlap(program, iter(plan.at))
+        # A reduction may be the same call of a value that now is Sliced: no replacement, yet it goes across ranks.
+        touched = (*plan.at, *plan.inferred, *crossing.region)
+        return refusal or self._breaks_group(program, plan, touched) or plan
 
     def _no_gather(self, op: o.Op) -> Refusal:
         way_out = Split(op.name) if isinstance(op, o.AllReduce) else None
@@ -112,11 +115,10 @@ class Reorder(Transform):
                 return Refusal(found, rule, way_out.script(), way_out)
         return None
 
-    def _breaks_group(self, program: Program, plan: Replacements) -> Refusal | None:
+    def _breaks_group(self, program: Program, plan: Replacements, touched: tuple[str, ...]) -> Refusal | None:
         if not program.fusions or self.gather in program.fusion_of:
             return None  # nothing to break, or known from the new program only (needs_trial)
         groups: dict[str, tuple[str, ...]] = {}
-        touched = (*plan.at, *plan.inferred)
         for fusion in dict.fromkeys(program.fusion_of[n] for n in touched if n in program.fusion_of):
             groups[fusion.name] = tuple(x for m in fusion.members for x in plan.renamed.get(m, (m,)))
         new = {op.name: op for ops in plan.at.values() for op in ops}

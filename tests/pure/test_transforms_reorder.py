@@ -5,6 +5,8 @@ import pytest
 
 import coconet_lab as cl
 from coconet_lab import FP32, IllegalTransform, Local, Replicated, Sliced
+from coconet_lab.transforms.fuse import Fuse
+from coconet_lab.transforms.moves import legal_moves
 from coconet_lab.transforms.reorder import Reorder
 from coconet_lab.transforms.split import Split
 
@@ -184,6 +186,21 @@ def test_a_matmul_over_another_dim_takes_slices():
     x, w = cl.tensor("x", FP32, (4, 8), Sliced(0)), cl.tensor("w", FP32, (8, 8), Replicated)
     before = cl.program("p", outputs=[cl.matmul(cl.all_gather(x, name="whole"), w, name="y")], ranks=4)
     assert lines(Reorder("whole", ("y",))(before))["y_part"] == "MatMul(x, w) Sliced(0)"
+
+
+def test_a_group_whose_reduction_would_go_across_ranks_is_refused_although_no_member_changes():
+    g, w = cl.tensor("g", FP32, (8,), Local), cl.tensor("w", FP32, (8,), Replicated)
+    total = cl.all_gather(cl.reduce_scatter(g, name="total_rs"), name="total")
+    scaled = cl.mul(total, w, name="scaled")
+    shifted = cl.add(w, cl.norm(scaled, name="n"), name="shifted")
+    before = cl.program("p", outputs=[cl.add(shifted, scaled, name="out")], ranks=2)
+    before = Fuse(("n", "shifted"))(before)
+    step = Reorder("total", ("out",))
+    refusal = step.why_not(before)
+    assert "'shifted' runs over the whole on every rank" in refusal.found
+    with pytest.raises(IllegalTransform, match="runs over the whole"):
+        step(before)
+    assert step not in legal_moves(before)
 
 
 def test_an_operation_that_would_change_more_than_the_layout_is_refused():
