@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import importlib.util
 import os
 import sys
@@ -47,19 +48,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     1
     """
     options, attributes = _parser().parse_known_args(arguments)
-    folder = tempfile.mkdtemp(prefix="coconet-dot-") if "FONTCONFIG_FILE" not in os.environ else None
+    file = kept_fonts_conf() if "FONTCONFIG_FILE" not in os.environ else None
     try:
-        if folder is not None:
-            os.environ["FONTCONFIG_FILE"] = str(write_fonts_conf(Path(folder)))
+        if file is not None:
+            os.environ["FONTCONFIG_FILE"] = str(file)
         with _errors_to_the_end():
             return _version() if options.version else _draw(options, attributes)
     except Exception as error:  # whatever the libraries raise becomes the one line that `dot` would print
         print(f"coconet-dot: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     finally:
-        if folder is not None:
+        if file is not None:
             os.environ.pop("FONTCONFIG_FILE", None)
-            _remove(Path(folder))
+
+
+def kept_fonts_conf() -> Path | None:
+    """The fontconfig file in ``coconet_lab/fonts`` of the user's cache, else in a private folder for temporary files.
+
+    A folder that stays needs no clearing away when a drawing is killed, and fonts are looked through once.
+
+    Returns
+    -------
+    Path or None
+        None where no folder of this user's own can be written: the machine's own set-up of fonts then holds.
+
+    Examples
+    --------
+    >>> file = kept_fonts_conf()
+    >>> file is None or file.suffix == ".conf"
+    True
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    private = os.path.join(tempfile.gettempdir(), f"coconet_lab-{os.getuid()}")
+    for folder in (Path(home, "coconet_lab", "fonts"), Path(private)):
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder.stat().st_uid == os.getuid():
+                return write_fonts_conf(folder)
+    return None
 
 
 def write_fonts_conf(folder: Path) -> Path:
@@ -68,12 +94,12 @@ def write_fonts_conf(folder: Path) -> Path:
     Parameters
     ----------
     folder : Path
-        An existing folder; the cache of font metrics is put there too.
+        An existing folder; the cache of font metrics is put there too. Several processes may use it at once.
 
     Returns
     -------
     Path
-        The file, for FONTCONFIG_FILE.
+        The file, for FONTCONFIG_FILE. It stays as it is where it is whole already.
 
     Examples
     --------
@@ -83,9 +109,21 @@ def write_fonts_conf(folder: Path) -> Path:
     True
     """
     folders = [path for path in (*_matplotlib_fonts(), *_SYSTEM_FONTS) if os.path.isdir(path)]
-    file = folder / "fonts.conf"
-    text = "\n".join(f"  <dir>{_escaped(path)}</dir>" for path in folders)
-    file.write_text(_FONTS_CONF.format(folders=text, cache=_escaped(str(folder / "cache"))), encoding="utf-8")
+    listed = "\n".join(f"  <dir>{_escaped(path)}</dir>" for path in folders)
+    text = _FONTS_CONF.format(folders=listed, cache=_escaped(str(folder / "cache"))).encode()
+    # Another environment has its fonts elsewhere, and so a file of its own; fontconfig's cache knows folders apart.
+    file = folder / f"fonts-{hashlib.blake2b(text, digest_size=8).hexdigest()}.conf"
+    with contextlib.suppress(OSError):
+        if file.read_bytes() == text:
+            return file
+    descriptor, aside = tempfile.mkstemp(prefix=file.stem, suffix=".tmp", dir=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as written:
+            written.write(text)
+        os.replace(aside, file)
+    except OSError:
+        os.unlink(aside)
+        raise
     return file
 
 
@@ -161,12 +199,6 @@ def _errors_to_the_end() -> Iterator[None]:
             lines = [line for line in held.read().splitlines() if b"Fontconfig" not in line and line.strip()]
             if lines:
                 os.write(2, b"\n".join(lines) + b"\n")
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
