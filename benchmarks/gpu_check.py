@@ -94,7 +94,7 @@ def check(world: Any, workload: Any, schedule: str, options: argparse.Namespace)
     """Problems of one schedule on this rank: a first run, a traced one, replays, new scalars without a new graph."""
     program = workload.schedules[schedule].program
     inputs = proof_inputs(workload.program, integer_inputs(workload.program))
-    tuning = Tuning(options.ctas, options.unroll)
+    tuning = Tuning(options.ctas, options.unroll, form=options.form)
     engine = CudaEngine(lower(program), world, deadline_s=20.0, tuning=tuning, symmetric=options.symmetric)
     found = []
     try:
@@ -129,6 +129,7 @@ def main() -> int:
     parser.add_argument("--symmetric", choices=("ipc", "nccl"), default="ipc")
     parser.add_argument("--ctas", type=int, default=0)
     parser.add_argument("--unroll", type=int, default=0)
+    parser.add_argument("--form", choices=("", "read", "turns", "push"), default="", help="how peers' parts come")
     options = parser.parse_args()
     world = mpi_world()
     budget = Budget(world, options.budget_s)

@@ -84,11 +84,13 @@ class Ours:
 
     def tuned(self, engine: CudaEngine, elements: int, budget: Budget) -> Tuning:
         """The fastest of a sweep over CTAs and unrolling, by the slowest rank; collective."""
-        tried: list[tuple[float, int, int, int, int]] = []
+        tried: list[tuple[float, int, int, int, str]] = []
         for choice in candidates(elements // self.world.size, engine.gpu.processors):
             if budget.is_over(20):
                 break
             engine.retune(Tuning(*choice))
+            if choice[3] == "push" and not any(loaded.push for loaded in engine.kernels.loaded.values()):
+                continue  # it reduces, so it reads: measured already
             median = sorted(self.samples(engine, 3))[1]
             tried.append((max(self.world.mpi.allgather(median)), *choice))
         if not tried:
@@ -98,16 +100,21 @@ class Ours:
         return Tuning(*best[1:])
 
 
-def candidates(elements: int, processors: int) -> list[tuple[int, int, int, int]]:
-    """CTAs, unrolling, threads and deferring worth a try for so many elements a rank."""
+def candidates(elements: int, processors: int) -> list[tuple[int, int, int, str]]:
+    """CTAs, unrolling, threads and form worth a try for so many elements a rank."""
     if elements < 1 << 20:
         return [
-            (ctas, 1, threads) for threads in (128, 256, 512) for ctas in _few(elements // (threads * 8), processors)
+            (ctas, 1, threads, "read")
+            for threads in (128, 256, 512)
+            for ctas in _few(elements // (threads * 8), processors)
         ]
-    passes = max(1, elements // (512 * 8))
-    counts = [n for n in (4, 8, 16, 32, 64, processors, 2 * processors) if n <= 2 * passes] or [passes]
-    found = [(n, unroll, 512, defer) for n in counts[-2:] for unroll in (1, 2, 4) for defer in (0, 1)]
-    return [*found, *((4 * processors, 1, 256, defer) for defer in (0, 1))]
+    one, two = processors, 2 * processors
+    return [
+        *((n, unroll, 512, "read") for n in (one, two) for unroll in (1, 2)),
+        (one, 4, 512, "read"), (4 * processors, 1, 256, "read"), (two, 1, 384, "read"),
+        *((n, 2, 512, "turns") for n in (one, two)), (one, 4, 512, "turns"),
+        *((two, 1, threads, "push") for threads in (384, 448, 512)), (one, 1, 1024, "push"),
+    ]  # fmt: skip
 
 
 def _few(passes: int, processors: int) -> list[int]:

@@ -28,6 +28,9 @@ PAD_BYTES = (MAX_CTAS + 4) * LINE_BYTES
 STATE_BYTES = (MAX_CTAS + 4) * 4
 """Bytes of a rank's own counters for one stream; the first word is the error word."""
 
+SLOTS = 4
+"""Rounds of a launch that writes into its peers' staging that lie there at once; the prelude's SLOTS."""
+
 MAX_RANKS = LINE_BYTES // 4
 """Ranks of a group that a line has flags for."""
 
@@ -58,6 +61,19 @@ def peer_tensors(kernel: Kernel) -> frozenset[int]:
     found = {s.tensor for s in kernel.statements() if isinstance(s, Combine | StoreAll)}
     sent = {s.tensor for s in kernel.statements() if isinstance(s, StoreTo)}
     return frozenset(found - sent)
+
+
+def pushed(kernel: Kernel, folding: Folding) -> tuple[int, ...]:
+    """The tensors that ranks may write into their peers' staging instead of reading them there (see `cuda_push`).
+
+    Only where the ranks meet when a launch begins, since staging is used again and again, and where nothing is reduced:
+    norms part the reading of peers from the writing, and either alone leaves a link time.
+    """
+    space = kernel.space
+    if space.ranks == 1 or space.parts != space.ranks or not kernel.opens or folding.width == 1 or kernel.accumulators:
+        return ()
+    found = {s.tensor for phase in kernel.phases for s in phase.body if isinstance(s, Combine)}
+    return tuple(sorted(t for t in found if folding.present[t][-1]))
 
 
 def written(kernel: Kernel) -> frozenset[int]:
@@ -94,7 +110,16 @@ def fields(kernel: Kernel, folding: Folding) -> tuple[Field, ...]:
             Field("bucket_piece", "const i64*"),
         ]
         found += [Field("piece_bucket", "const i64*"), Field("piece_elements", "const i64*")]
-        found += [Field(f"t{t}_shift", "const i64*") for t in scattered_tensors(kernel)]
+        if scattered_tensors(kernel):
+            found.append(Field("shift", "const i64*"))
+    if pushed(kernel, folding):
+        found += [Field("push", "i64"), Field("stage", "unsigned char*", ranks)]
+        for t in pushed(kernel, folding):
+            found.append(Field(f"t{t}_far", f"const {C_TYPES[kernel.tensors[t].dtype]}*", ranks))
+        counts = "far_buckets" if has_buckets(kernel) else "far_vectors"
+        found.append(Field(counts, "i64", ranks))
+        if has_buckets(kernel):
+            found += [Field("far_start", "const i64*", ranks), Field("far_piece", "const i64*", ranks)]
     return (*found, Field("team", "Team", team_words=ranks + 3))
 
 

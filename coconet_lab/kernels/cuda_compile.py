@@ -14,12 +14,13 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coconet_lab.errors import CodegenError, ToolError
 from coconet_lab.kernels.cuda_printer import CudaSource, without_comments
 
 OPTIONS = ("--std=c++17", "--fmad=false")
+Form = Literal["read", "turns", "push"]
 _NAME = re.compile(r"^(sm|compute)_\d+a?$")
 
 
@@ -37,20 +38,24 @@ class Variant:
         Vectors a thread has in flight.
     threads : int
         Threads of a CTA, a multiple of 32.
-    defer : bool
-        Whether stores to all ranks wait until the phase has read its peers.
+    form : "read", "turns" or "push"
+        How peers' parts of a sum come: read as they are needed; so too, but with stores to all ranks after all reads;
+        written into staging by the peers.
     """
 
     arch: str
     rank: int = 0
     unroll: int = 1
     threads: int = 512
-    defer: bool = False
+    form: Form = "read"
 
     @property
     def defines(self) -> tuple[str, ...]:
         """What the text of a kernel leaves open."""
-        numbers = {"RANK": self.rank, "UNROLL": self.unroll, "THREADS": self.threads, "DEFER": int(self.defer)}
+        numbers = {
+            "RANK": self.rank, "UNROLL": self.unroll, "THREADS": self.threads,
+            "DEFER": int(self.form == "turns"), "PUSH": int(self.form == "push"),
+        }  # fmt: skip
         return tuple(f"-D{name}={number}" for name, number in numbers.items())
 
     @property

@@ -12,15 +12,18 @@ import numpy as np
 from coconet_lab.ir.types import Range
 from coconet_lab.kernels.cuda_abi import (
     MAX_CTAS,
+    SLOTS,
     exchange_words,
     has_buckets,
     pack,
     peer_tensors,
+    pushed,
     reduced_count,
     rows_of,
 )
 from coconet_lab.kernels.cuda_printer import CudaSource
-from coconet_lab.kernels.cuda_space import block_of, piece_borders, vector_counts, walk
+from coconet_lab.kernels.cuda_push import vector_bytes
+from coconet_lab.kernels.cuda_space import Walk, block_of, piece_borders, vector_counts, walk
 from coconet_lab.kernels.kernel import Kernel
 
 Array = np.ndarray[Any, Any]
@@ -74,6 +77,28 @@ class Scratch:
     tables: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Where ranks write what their peers take in the next round of a launch (see `cuda_push`).
+
+    Parameters
+    ----------
+    addresses : tuple of int
+        Of the ranks' staging.
+    tables : sequence of mappings
+        For every rank of the group, addresses of its `bucket_tables` on this device; of a list alone.
+    """
+
+    addresses: tuple[int, ...]
+    tables: Sequence[Mapping[str, int]] = ()
+
+
+def staging_bytes(source: CudaSource, ctas: int, threads: int, unroll: int) -> int:
+    """Staging that a launch of so many CTAs uses on each rank."""
+    space = source.kernel.space
+    return SLOTS * space.ranks * ctas * threads * unroll * vector_bytes(source.kernel, source.folding)
+
+
 def partial_words(source: CudaSource, rank: int) -> tuple[list[int], int]:
     """Where each reduction's partial results start, and the words they take."""
     places, at = [], 0
@@ -97,8 +122,8 @@ def bucket_tables(
 
     ``bucket_start`` counts from the first element walked and has the end at the end; ``piece_bucket`` gives each
     tensor's first bucket here, and the number of buckets at the end; ``piece_elements`` counts all ranks' elements.
-    ``t0_shift``, … say for each tensor of the list how far it lies in a scattered buffer from where it would be in a
-    row: `shifts` (see `scatter.shifts`), but counted from the first element walked too.
+    ``shift`` says for each tensor of the list how far it lies in each scattered buffer from where it would be in a
+    row: `shifts` (see `scatter.shifts`), but counted from the first element walked too, those of one tensor together.
     """
     space = kernel.space
     ((low, high),) = block_of(space, rank)
@@ -115,7 +140,9 @@ def bucket_tables(
         "piece_bucket": np.searchsorted(pieces, np.arange(len(sizes) + 1), side="left").astype(np.int64),
         "piece_elements": sizes,
     }
-    return found | {f"t{t}_shift": shift + low for t, shift in (shifts or {}).items()}
+    if shifts:
+        found["shift"] = np.stack([shifts[t] + low for t in sorted(shifts)], axis=1).ravel()
+    return found
 
 
 def arguments(
@@ -126,6 +153,7 @@ def arguments(
     scalars: Sequence[int],
     team: Team,
     scratch: Scratch | None = None,
+    staging: Staging | None = None,
     chunk: Range | None = None,
 ) -> Array:
     """The packed argument struct of one launch.
@@ -143,16 +171,15 @@ def arguments(
     team : Team
     scratch : Scratch or None
         For kernels with reductions.
+    staging : Staging or None
+        For launches whose ranks write to their peers instead of reading there.
     chunk : pair of int or None
         The part of the chunk dim to walk.
     """
     kernel, folding = source.kernel, source.folding
     found = walk(kernel, rank, chunk)
     peers = peer_tensors(kernel)
-    first = tuple(
-        tuple(base if t.scattered else base + origin * t.dtype.itemsize for base in bases)
-        for t, bases, origin in zip(kernel.tensors, tensors, found.origins)
-    )
+    first = _firsts(kernel, found, tensors)
     vectors, left = vector_counts(kernel, found, first)
     values: dict[str, int | Sequence[int]] = {
         "extent": found.extents, "index": found.index, "index_step": found.index_steps,
@@ -175,4 +202,38 @@ def arguments(
     if has_buckets(kernel) and scratch is not None:
         buckets = len(bucket_tables(kernel, rank, chunk)["bucket_piece"])
         values |= {"pieces": len(kernel.space.pieces), "buckets": buckets, **scratch.tables}
+    if pushed(kernel, folding):
+        values |= _push_arguments(source, rank, tensors, staging, chunk)
     return pack(source.layout, values)
+
+
+def _push_arguments(
+    source: CudaSource, rank: int, tensors: Sequence[Sequence[int]], staging: Staging | None, chunk: Range | None
+) -> dict[str, int | Sequence[int]]:
+    """What every rank takes from this one, and where it goes; nothing where not all ranks go by vectors."""
+    kernel, folding = source.kernel, source.folding
+    walks = [walk(kernel, r, chunk) for r in range(kernel.space.ranks)]
+    values: dict[str, int | Sequence[int]] = {}
+    for t in pushed(kernel, folding):
+        start = walks[rank].origins[t] if kernel.tensors[t].scattered else 0
+        item = kernel.tensors[t].dtype.itemsize
+        values[f"t{t}_far"] = [tensors[t][rank] + (found.origins[t] - start) * item for found in walks]
+    vectors = [vector_counts(kernel, found, _firsts(kernel, found, tensors))[0] for found in walks]
+    by_vectors = all(count or found.total < folding.width for count, found in zip(vectors, walks))
+    values["push"] = int(staging is not None and (by_vectors or has_buckets(kernel)))
+    values["stage"] = staging.addresses if staging else [0] * kernel.space.ranks
+    if has_buckets(kernel):
+        values["far_buckets"] = [len(bucket_tables(kernel, r, chunk)["bucket_piece"]) for r in range(len(walks))]
+        for name, table in (("far_start", "bucket_start"), ("far_piece", "bucket_piece")):
+            values[name] = [tables[table] for tables in staging.tables] if staging else [0] * len(walks)
+    else:
+        values["far_vectors"] = vectors
+    return values
+
+
+def _firsts(kernel: Kernel, found: Walk, tensors: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """For every tensor, the addresses of the first element of a walk."""
+    return tuple(
+        tuple(base if t.scattered else base + origin * t.dtype.itemsize for base in bases)
+        for t, bases, origin in zip(kernel.tensors, tensors, found.origins)
+    )

@@ -6,18 +6,17 @@ last run is reduced, a thread where it is kept. Buckets: a warp adds a bucket, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from coconet_lab.kernels.cuda_abi import has_buckets, scattered_tensors
+from coconet_lab.kernels.cuda_abi import has_buckets
+from coconet_lab.kernels.cuda_buckets import bucket_loop, share_bucket_loop
 from coconet_lab.kernels.cuda_phase import PhasePrinter
+from coconet_lab.kernels.cuda_push import flat_rounds
 from coconet_lab.kernels.cuda_scalar import fold_of
 
 if TYPE_CHECKING:
     from coconet_lab.kernels.cuda_printer import _Printer
-
-DRAWN = 4
-"""Neighbours that one draw of a dropout serves."""
 
 
 def loops(printer: _Printer, n: int) -> Iterator[str]:
@@ -31,7 +30,9 @@ def loops(printer: _Printer, n: int) -> Iterator[str]:
         if rows:
             yield from _row_loop(printer, n, rows)
         elif has_buckets(printer.kernel):
-            yield from _bucket_loop(printer, n)
+            yield "{"
+            yield from _indent(bucket_loop(printer, n, _bucket_calls(printer, n)))
+            yield "}"
         else:
             yield from _flat_loop(printer, n)
     if printer.piece_body(n):
@@ -45,33 +46,59 @@ def loops(printer: _Printer, n: int) -> Iterator[str]:
 
 def share_loops(printer: _Printer, n: int) -> Iterator[str]:
     """The same loops once more: each thread comes to the elements it has stored itself, and waits for nobody."""
-    yield from (
-        _bucket_loop(printer, n, shares=True) if has_buckets(printer.kernel) else _flat_loop(printer, n, shares=True)
-    )
+    if has_buckets(printer.kernel):
+        yield from share_bucket_loop(printer, _bucket_calls(printer, n, shares=True))
+    else:
+        yield from _flat_loop(printer, n, shares=True)
 
 
 def _none(printer: _Printer, a: int) -> str:
     return f"{fold_of(printer.kernel.accumulators[a].fn)}::none({printer.wide(a)}())"
 
 
-def _call(printer: _Printer, n: int, width: str, unroll: str, shares: bool = False) -> str:
+def _call(printer: _Printer, n: int, width: str, unroll: str, shares: bool = False, how: str = "PULL") -> str:
     if shares:
         return f"share{n}<{width}, {unroll}>(a, at, live);"
-    parameters = printer.parameters(printer.element_body(n), printer.accumulators(n))
-    return f"phase{n}<{width}, {unroll}>(a, at, live{''.join(f', {name}' for _, name in parameters)});"
+    parameters = [name for _, name in printer.parameters(printer.element_body(n), printer.accumulators(n))]
+    if printer.sent(n):
+        unroll, parameters = f"{unroll}, {how}", ["Source()" if how == "PULL" else "from", *parameters]
+        parameters = [f"kept{n}" if name == "kept" else name for name in parameters]
+    return f"phase{n}<{width}, {unroll}>(a, at, live{''.join(f', {name}' for name in parameters)});"
 
 
-def _one(spot: str, call: str, of_bucket: Sequence[str] = ()) -> Iterator[str]:
+def _bucket_calls(printer: _Printer, n: int, shares: bool = False) -> dict[str, str]:
+    """The calls of a phase's function by what they work on."""
+    width = str(printer.folding.width)
+    found = {
+        "vectors": _call(printer, n, width, "UNROLL", shares),
+        "vector": _call(printer, n, width, "1", shares),
+        "one": _call(printer, n, "1", "1", shares),
+    }
+    if printer.sent(n):
+        found["staged"] = _call(printer, n, width, "UNROLL", how="STAGED")
+        found["ready"] = _call(printer, n, width, "1", how="READY")
+        found["ready_one"] = _call(printer, n, "1", "1", how="READY")
+    return found
+
+
+def _one(spot: str, call: str) -> Iterator[str]:
     yield f"  Spot at[1] = {{{spot}}};"
-    yield from (f"  at[0].{name} = {name};" for name in of_bucket)
     yield "  const bool live[1] = {true};"
     yield f"  {call}"
 
 
 def _flat_loop(printer: _Printer, n: int, shares: bool = False) -> Iterator[str]:
     width = printer.folding.width
+    first = "thread"
+    if printer.sent(n) and not shares:
+        first = f"start{n}"
+        yield f"i64 start{n} = thread;"
+        yield "if (PUSH && a.push) {"
+        rounds = flat_rounds(n, printer.folding, _call(printer, n, str(width), "UNROLL", how="STAGED"))
+        yield from _indent(rounds)
+        yield "}"
     if width > 1:
-        yield "for (i64 i = thread; i < a.vectors; i += threads * UNROLL) {"
+        yield f"for (i64 i = {first}; i < a.vectors; i += threads * UNROLL) {{"
         yield "  Spot at[UNROLL];"
         yield "  bool live[UNROLL];"
         yield "#pragma unroll"
@@ -143,72 +170,6 @@ def _coordinates(printer: _Printer, number: str, runs: tuple[int, ...], width: s
         yield f"start.c{last} *= {width};"
 
 
-def _bucket_loop(printer: _Printer, n: int, shares: bool = False) -> Iterator[str]:
-    width = printer.folding.width
-    sums = [a for a in printer.accumulators(n) if printer.kernel.accumulators[a].per_piece and not shares]
-    scattered = scattered_tensors(printer.kernel)
-    # A bucket's place is read while the one before it is worked on.
-    yield f"Bucket next{n} = bucket(a, thread / 32);"
-    yield "for (i64 b = thread / 32; b < a.buckets; b += threads / 32) {"
-    yield f"  const i64 begin = next{n}.begin, end = next{n}.end, piece = next{n}.piece;"
-    yield f"  next{n} = bucket(a, b + threads / 32);"
-    yield from (f"  const i64 shift{t} = a.t{t}_shift[piece];" for t in scattered)
-    for a in sums:
-        yield f"  {printer.wide(a)} sum{a} = {_none(printer, a)};"
-    yield "  i64 rest = begin;"
-    if width > 1:
-        yield f"  if (a.vectors && {_aligned(printer)}) {{"
-        yield f"    const i64 vectors = (end - begin) / {width};"
-        yield "    for (i64 i = threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {"
-        yield "      Spot at[UNROLL];"
-        yield "      bool live[UNROLL];"
-        yield "#pragma unroll"
-        yield "      for (int u = 0; u < UNROLL; ++u) {"
-        yield "        live[u] = u == 0 || i + u * 32 < vectors;"
-        yield f"        at[u].c0 = begin + (i + u * 32) * {width};"
-        yield from (f"        at[u].{name} = {name};" for name in _of_bucket(printer))
-        yield "      }"
-        yield f"      {_call(printer, n, str(width), 'UNROLL', shares)}"
-        yield "    }"
-        yield f"    rest += vectors * {width};"
-        yield "  }"
-    yield "  for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {"
-    call = _call(printer, n, "1", "1", shares)
-    one = _one("spot<1>(a, i)", call, of_bucket=_of_bucket(printer))
-    yield from (f"  {line}" for line in one)
-    yield "  }"
-    for a in sums:
-        fold = fold_of(printer.kernel.accumulators[a].fn)
-        yield f"  sum{a} = fold_warp<{fold}>(sum{a});"
-        yield f"  if (threadIdx.x % 32 == 0) (({printer.wide(a)}*)(a.partial + a.a{a}_partial))[b] = sum{a};"
-    yield "}"
-
-
-def bucket() -> Iterator[str]:
-    """A bucket of a list: its elements, and the tensor they are of."""
-    yield ""
-    yield "struct Bucket { i64 begin, end, piece; };"
-    yield ""
-    yield "DEVICE Bucket bucket(const Args& a, i64 b) {"
-    yield "  if (b >= a.buckets) return {};"
-    yield "  return {a.bucket_start[b], a.bucket_start[b + 1], a.bucket_piece[b]};"
-    yield "}"
-
-
-def _of_bucket(printer: _Printer) -> list[str]:
-    """What all elements of a bucket share: their tensor, and how far it lies from its place in a row."""
-    return ["piece", *(f"shift{t}" for t in scattered_tensors(printer.kernel))]
-
-
-def _aligned(printer: _Printer) -> str:
-    """Whether a bucket begins at a multiple of a vector in every tensor that is read or written by vectors."""
-    kernel, folding = printer.kernel, printer.folding
-    scattered = scattered_tensors(kernel)
-    in_a_row = any(runs[-1] for t, runs in enumerate(folding.present) if t not in scattered)
-    firsts = ["begin"] if in_a_row else []
-    firsts += [f"(begin + shift{t})" for t in scattered]
-    first = f"({' | '.join(firsts)})" if len(firsts) > 1 else firsts[0]
-    aligned = f"{first} % {folding.width} == 0"
-    if folding.has_dropout and (not in_a_row or folding.width < DRAWN):
-        aligned += f" && begin % {DRAWN} == 0"
-    return aligned
+def _indent(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        yield line if line.startswith("#") else f"  {line}"

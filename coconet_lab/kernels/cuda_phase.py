@@ -9,7 +9,7 @@ from coconet_lab.errors import CodegenError
 from coconet_lab.ir.dtypes import FP32, FP64, DType
 from coconet_lab.ir.rng import keep_threshold
 from coconet_lab.kernels import kernel as k
-from coconet_lab.kernels.cuda_abi import C_TYPES, is_per_piece, peer_tensors
+from coconet_lab.kernels.cuda_abi import C_TYPES, is_per_piece, peer_tensors, pushed, scattered_tensors
 from coconet_lab.kernels.cuda_scalar import (
     apply,
     combine_step,
@@ -51,6 +51,28 @@ def needed(statements: Iterable[k.Statement], wanted: Iterable[k.Statement]) -> 
     return tuple(s for s in statements if id(s) in seen)
 
 
+def uniform(body: Iterable[k.Statement]) -> list[int]:
+    """Registers that a body reads and does not make: the same at every element."""
+    body = tuple(body)
+    made = {s.out for s in body if isinstance(s, OUTPUTS)}
+    return sorted({r for s in body for r in operands(s)} - made)
+
+
+def seeds(statements: Iterable[k.Statement]) -> list[int]:
+    """The scalars that seed dropouts."""
+    return sorted({s.seed for s in statements if isinstance(s, k.Drop)})
+
+
+def finished_name(accumulator: int) -> str:
+    """The function that has the results of a reduction for the first tensors of a list."""
+    return f"finished{accumulator}"
+
+
+def combined(body: Iterable[k.Statement]) -> tuple[int, ...]:
+    """The tensors whose copies on all ranks a body combines."""
+    return tuple(sorted({s.tensor for s in body if isinstance(s, k.Combine)}))
+
+
 def shown(name: str) -> str:
     """A user's name for a comment: no control characters, and no backslash that would join the next line to it."""
     return ascii(name)[1:-1].rstrip("\\")
@@ -80,7 +102,8 @@ class PhasePrinter:
         if is_per_piece(self.kernel, tensor):
             return f" + {at}.piece"
         if self.kernel.tensors[tensor].scattered:
-            return f" + {at}.c0 + {at}.shift{tensor}"
+            number = scattered_tensors(self.kernel).index(tensor)
+            return f" + {at}.c0 + words(0, {at}.slot)[SHIFT + {number}]"
         terms = [f"{at}.c{r} * a.t{tensor}_step[{r}]" for r in self.folding.steps(tensor)]
         if self.is_wide(tensor):
             terms.append(f"{at}.c{len(self.folding.dims) - 1}")
@@ -145,15 +168,18 @@ class PhasePrinter:
                 return f"kept{out}[{lane}] ? {rounded_to(kind, f'r{arg} * {scale}')} : {zero}"
             case k.Result(accumulator=accumulator):
                 row = self.row(accumulator, at)
+                if self.kernel.accumulators[accumulator].per_piece and row == "at[u].piece":
+                    kept = f"{finished_name(accumulator)}()[{row}]"
+                    return f"{row} < FINISHED ? {kept} : {self.result(accumulator, row)}"
                 wide = lane != "0" and len(self.folding.dims) - 1 in self.kept_runs(accumulator)
                 return self.result(accumulator, f"{row} + {lane}" if wide else row)
         raise CodegenError(f"no CUDA form for {type(statement).__name__}", where=f"kernel {self.kernel.name!r}")
 
     def divisors(self, body: Iterable[k.Statement]) -> tuple[int, ...]:
         """Uniform float registers that elements are divided by: their reciprocals are made once a thread."""
-        made = {s.out for s in body if isinstance(s, OUTPUTS)}
-        divisions = (s.args[1] for s in body if isinstance(s, k.Apply) and s.fn == "Div")
-        return tuple(sorted({r for r in divisions if r not in made and register_type(self.dtype(r)) == "float"}))
+        body = tuple(body)
+        divisions = {s.args[1] for s in body if isinstance(s, k.Apply) and s.fn == "Div"}
+        return tuple(r for r in uniform(body) if r in divisions and register_type(self.dtype(r)) == "float")
 
     def _apply(self, out: int, fn: str, args: tuple[int, ...]) -> str:
         kinds = tuple(self.dtype(r) for r in args)
@@ -178,7 +204,11 @@ class PhasePrinter:
                 kind, wide = C_TYPES[self.kernel.tensors[s.tensor].dtype], self.is_wide(s.tensor)
                 place = self.place(s.tensor, "at[u]")
                 peers = [f"[(RANK + {p}) % RANKS]" for p in range(self.kernel.space.ranks)]
-                text = "\n".join(f"fetch(x{s.out}[u]{p}, a.t{s.tensor}{p}{place});" for p in peers)
+                if_read = "if constexpr (HOW == PULL) " if s.tensor in pushed(self.kernel, self.folding) else ""
+                text = "\n".join(
+                    f"{if_read if n else ''}fetch(x{s.out}[u]{p}, a.t{s.tensor}{p}{place});"
+                    for n, p in enumerate(peers)
+                )
                 yield f"Pack<{kind}, {'V' if wide else '1'}> x{s.out}[U][RANKS];", text
 
     def loaded(self, s: k.Load | k.Combine) -> str:

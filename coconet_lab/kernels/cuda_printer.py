@@ -21,11 +21,12 @@ from coconet_lab.kernels.cuda_abi import (
     has_buckets,
     is_per_piece,
     peer_tensors,
-    scattered_tensors,
 )
+from coconet_lab.kernels.cuda_buckets import finished, places
 from coconet_lab.kernels.cuda_exchange import exchange
-from coconet_lab.kernels.cuda_loops import bucket, loops, share_loops
-from coconet_lab.kernels.cuda_phase import OUTPUTS, STORES, PhasePrinter, needed, operands, shown
+from coconet_lab.kernels.cuda_loops import loops, share_loops
+from coconet_lab.kernels.cuda_phase import OUTPUTS, STORES, PhasePrinter, needed, operands, seeds, shown, uniform
+from coconet_lab.kernels.cuda_push import keep, kept, push_function, sent, takes
 from coconet_lab.kernels.cuda_scalar import accumulator_type, register_type
 from coconet_lab.kernels.cuda_space import Folding, fold
 
@@ -142,7 +143,7 @@ class _Printer:
             yield ""
             yield from self.phase_function(n)
         yield ""
-        yield f'extern "C" __global__ void __launch_bounds__(THREADS) {name}(const __grid_constant__ Args a) {{'
+        yield f'extern "C" __global__ void __launch_bounds__(BOUNDS) {name}(const __grid_constant__ Args a) {{'
         yield from _indent(self.kernel_body())
         yield "}"
         yield "}"
@@ -153,8 +154,7 @@ class _Printer:
         """Where a vector begins: its coordinates along the runs."""
         runs = len(self.folding.dims)
         yield ""
-        of_list = ["piece", *(f"shift{t}" for t in scattered_tensors(self.kernel))]
-        piece = f" i64 {', '.join(of_list)};" if has_buckets(self.kernel) else ""
+        piece = " i64 piece; u32 slot;" if has_buckets(self.kernel) else ""
         yield f"struct Spot {{ i64 {', '.join(f'c{r}' for r in range(runs))};{piece} }};"
         yield ""
         yield "template <int V> DEVICE Spot spot(const Args& a, i64 i) {"
@@ -172,7 +172,8 @@ class _Printer:
         yield "  return at;"
         yield "}"
         if has_buckets(self.kernel):
-            yield from bucket()
+            yield from places(self)
+            yield from finished(self)
 
     # -- phases --------------------------------------------------------------------------------------------------
 
@@ -200,6 +201,10 @@ class _Printer:
             return ()
         return tuple(s for s in self.element_body(n) if isinstance(s, k.StoreAll))
 
+    def sent(self, n: int) -> tuple[int, ...]:
+        """The tensors that phase `n` may take from staging."""
+        return sent(self.element_body(n), self.kernel, self.folding)
+
     def accumulators(self, n: int) -> tuple[int, ...]:
         """The reductions that phase `n` adds to."""
         found = (s.accumulator for s in self.kernel.phases[n].body if isinstance(s, k.Accumulate))
@@ -207,10 +212,11 @@ class _Printer:
 
     def parameters(self, body: tuple[k.Statement, ...], accumulators: tuple[int, ...]) -> list[tuple[str, str]]:
         """Type and name of what a phase's function takes beside the place: uniform registers, seeds, parts, sums."""
-        made = {s.out for s in body if isinstance(s, OUTPUTS)}
-        uniform = sorted({r for s in body for r in operands(s)} - made)
-        found = [(f"const {register_type(self.kernel.dtypes[r])}", f"r{r}") for r in uniform]
-        found += [("const u64", f"seed{s}") for s in sorted({s.seed for s in body if isinstance(s, k.Drop)})]
+        if kept(body, self.kernel, self.folding):
+            found = [("const Kept&", "kept")]
+        else:
+            found = [(f"const {register_type(self.kernel.dtypes[r])}", f"r{r}") for r in uniform(body)]
+            found += [("const u64", f"seed{s}") for s in seeds(body)]
         results = sorted({s.accumulator for s in body if isinstance(s, k.Result)})
         found += [(f"const {self.wide(r)}*", f"parts{r}") for r in results]
         return found + [(f"{self.wide(a)}&", f"sum{a}") for a in accumulators]
@@ -223,11 +229,18 @@ class _Printer:
         """The function of phase `n`: U vectors of V elements, so that their loads are in flight together."""
         body = self.element_body(n)
         extra = "".join(f", {kind} {name}" for kind, name in self.parameters(body, self.accumulators(n)))
+        shared = kept(body, self.kernel, self.folding)
+        if shared:
+            yield f"struct Kept{n} {{ {' '.join(f'{kind} {name};' for kind, name in shared)} }};"
         if body:
-            yield "template <int V, int U>"
-            yield f"DEVICE void phase{n}(const Args& a, const Spot (&at)[U], const bool (&live)[U]{extra}) {{"
-            yield from _indent(self.vectors(body, self.shared(n)))
+            pushing = f", How HOW{', class Kept' if shared else ''}" if self.sent(n) else ""
+            yield f"template <int V, int U{pushing}>"
+            source = ", const Source& from" if self.sent(n) else ""
+            yield f"DEVICE void phase{n}(const Args& a, const Spot (&at)[U], const bool (&live)[U]{source}{extra}) {{"
+            yield from _indent(self.vectors(n))
             yield "}"
+        if self.sent(n):
+            yield from push_function(n, body, self.kernel, self.folding)
         if self.shared(n):
             yield "template <int V, int U>"
             yield f"DEVICE void share{n}(const Args& a, const Spot (&at)[U], const bool (&live)[U]) {{"
@@ -241,8 +254,9 @@ class _Printer:
             yield from _indent(self.one_vector(pieces, loads=True))
             yield "}"
 
-    def vectors(self, body: tuple[k.Statement, ...], shared: tuple[k.StoreAll, ...]) -> Iterator[str]:
+    def vectors(self, n: int) -> Iterator[str]:
         """All loads of all vectors, then each vector's arithmetic and stores."""
+        body = self.element_body(n)
         printer = PhasePrinter(self.kernel, self.folding)
         reads = list(printer.reads(body))
         yield from (declaration for declaration, _ in reads)
@@ -251,10 +265,15 @@ class _Printer:
             yield "for (int u = 0; u < U; ++u) if (live[u]) {"
             yield from _indent(line for _, text in reads for line in text.split("\n"))
             yield "}"
-        yield from (f"const Divisor d{r} = divisor(r{r});" for r in printer.divisors(body))
+        if sent(body, self.kernel, self.folding):
+            yield from takes(body, self.kernel, self.folding)
+        found = kept(body, self.kernel, self.folding)
+        yield from (f"const {kind} {name} = kept.{name};" for kind, name in found)
+        made = "const float r{r} = d{r}.d;" if found else "const Divisor d{r} = divisor(r{r});"
+        yield from (made.format(r=r) for r in printer.divisors(body))
         yield "#pragma unroll"
         yield "for (int u = 0; u < U; ++u) if (live[u]) {"
-        yield from _indent(self.one_vector(body, shared))
+        yield from _indent(self.one_vector(body, self.shared(n)))
         yield "}"
 
     def one_vector(
@@ -268,7 +287,7 @@ class _Printer:
                 yield text
         last = len(self.folding.dims) - 1
         early = [s for s in body if isinstance(s, k.Result) and last not in printer.kept_runs(s.accumulator)]
-        yield from (printer.define(s, at="at[u]") for s in early)
+        yield from (printer.define(s, at="at[0]" if loads else "at[u]") for s in early)
         yield from printer.packs(body)
         if not loads:
             yield "#pragma unroll"
@@ -300,6 +319,7 @@ class _Printer:
                 yield f"// phase {n}"
             apart = (*early, *self.piece_body(n))
             yield from self.uniforms(tuple(s for s in phase.uniform if s not in apart))
+            yield from keep(n, self.element_body(n), self.kernel, self.folding)
             yield from loops(self, n)
             if self.shared(n):
                 yield "if (DEFER) {  // reading all peers first, then writing to them, keeps both ways of a link busy"
@@ -319,7 +339,7 @@ class _Printer:
     def kernel_scope(self) -> Iterator[str]:
         """Names that every phase uses."""
         yield "const i64 thread = (i64)blockIdx.x * THREADS + threadIdx.x, threads = (i64)gridDim.x * THREADS;"
-        for seed in sorted({s.seed for s in self.kernel.statements() if isinstance(s, k.Drop)}):
+        for seed in seeds(self.kernel.statements()):
             yield f"const u64 seed{seed} = (u64)*a.s{seed};"
         if self.kernel.accumulators:
             yield "const u32 exchanges = a.team.state->exchanges, turn = a.team.state->turn;"

@@ -18,7 +18,15 @@ from coconet_lab.kernels.cuda_abi import (
     peer_tensors,
     scattered_tensors,
 )
-from coconet_lab.kernels.cuda_launch import Scratch, Team, arguments, bucket_tables, half_words, partial_words
+from coconet_lab.kernels.cuda_launch import (
+    Scratch,
+    Staging,
+    Team,
+    arguments,
+    bucket_tables,
+    half_words,
+    partial_words,
+)
 from coconet_lab.kernels.cuda_meet import meet_arguments
 from coconet_lab.kernels.cuda_printer import CudaSource
 from coconet_lab.kernels.plan import Launch, Plan, Sync
@@ -49,6 +57,8 @@ def meeting_parts(plan: Plan, kernels: Kernels) -> list[tuple[str, int]]:
     ]
     for stream in range(stream_count(plan)):
         parts += [(f"pads {stream}", PAD_BYTES), (f"exchange {stream}", 2 * half_bytes(plan, kernels))]
+        if kernels.reserved_staging_bytes:
+            parts.append((f"staging {stream}", kernels.reserved_staging_bytes))
     return parts
 
 
@@ -75,7 +85,9 @@ class Steps:
         self.states = memory.scratch(STATE_BYTES * stream_count(plan))
         self._counters: dict[tuple[str, int], int] = {}
         self._half = half_bytes(plan, kernels) // 8
+        self._staging_bytes = kernels.reserved_staging_bytes
         self._scratches: dict[int, Scratch] = {}
+        self._far_tables: dict[int, list[dict[str, int]]] = {}
 
     def state(self, stream: int) -> int:
         """Address of a stream's counters."""
@@ -116,8 +128,21 @@ class Steps:
         chunk = (entry.chunk.start, entry.chunk.stop) if entry.chunk else None
         return arguments(
             source, place.index, tensors=tensors, scalars=[self.scalars[name] for name in entry.scalars], team=team,
-            scratch=self._scratch(index, source, entry, chunk), chunk=chunk,
+            scratch=self._scratch(index, source, entry, chunk),
+            staging=self._staging(index, entry, loaded, chunk) if team.opens else None, chunk=chunk,
         )  # fmt: skip
+
+    def _staging(self, index: int, entry: Launch, loaded: Loaded, chunk: Range | None) -> Staging | None:
+        """Where ranks write to their peers; a launch for which there is no room reads them."""
+        if not 0 < loaded.staging_bytes <= self._staging_bytes:
+            return None
+        if index not in self._far_tables and has_buckets(entry.kernel):
+            found = [bucket_tables(entry.kernel, rank, chunk) for rank in range(entry.kernel.space.ranks)]
+            self._far_tables[index] = [
+                {name: self.memory.on_device(table[name]) for name in ("bucket_start", "bucket_piece")}
+                for table in found
+            ]
+        return Staging(self.memory.peers(f"staging {entry.stream}"), self._far_tables.get(index, ()))
 
     def _scratch(self, index: int, source: CudaSource, entry: Launch, chunk: Range | None) -> Scratch | None:
         """Made once for each entry: other CTAs and unrolling change none of it."""

@@ -5,14 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from cuda_on_host import Kept, OnHost, address, device_tables
+from cuda_on_host import THREADS, Kept, OnHost, address, device_tables
 
 from coconet_lab.ir import oracle
 from coconet_lab.ir.exact import within_tolerance
 from coconet_lab.ir.inputs import input_block
 from coconet_lab.ir.rounding import mismatch
 from coconet_lab.kernels.cuda_abi import PAD_BYTES, STATE_BYTES, peer_tensors, scattered_tensors
-from coconet_lab.kernels.cuda_launch import Scratch, Team, arguments, half_words, partial_words
+from coconet_lab.kernels.cuda_launch import (
+    Scratch,
+    Staging,
+    Team,
+    arguments,
+    half_words,
+    partial_words,
+    staging_bytes,
+)
 from coconet_lab.kernels.cuda_printer import print_kernel
 from coconet_lab.kernels.kernel import StoreTo
 from coconet_lab.kernels.lower import lower
@@ -22,13 +30,15 @@ from coconet_lab.run.world import ThreadWorld
 
 CTAS = 2
 HALF_BYTES = 1 << 16
+STAGING_BYTES = 1 << 18
 
 
 class HostEngine(Engine):
     """Runs a Plan's CUDA kernels on the CPU."""
 
-    def __init__(self, plan, world, folder: Path) -> None:
-        self.folder, self.kept = folder, Kept()
+    def __init__(self, plan, world, folder: Path, form: str = "read") -> None:
+        self.folder, self.kept, self.form = folder, Kept(), form
+        self.staging = world.allocate(STAGING_BYTES)
         self.pads = world.allocate(PAD_BYTES)
         self.exchange = world.allocate(2 * HALF_BYTES)
         self.state = self.kept.take(STATE_BYTES)
@@ -41,7 +51,7 @@ class HostEngine(Engine):
         if not isinstance(entry, Launch):
             return super()._work(index, entry)
         source = print_kernel(entry.kernel)
-        runner = OnHost(source, self.place.index, self.folder, CTAS)
+        runner = OnHost(source, self.place.index, self.folder, CTAS, form=self.form)
         numbers = _Scalars(entry, self.kept)
         self._arguments.append(numbers)
         packed = self._packed(index, entry, source, numbers)
@@ -76,8 +86,16 @@ class HostEngine(Engine):
             Sync("barrier") in entry.opens, Sync("barrier") in entry.closes,
         )  # fmt: skip
         return arguments(
-            source, rank, tensors=places, scalars=numbers.addresses, team=team, scratch=scratch, chunk=chunk
-        )
+            source, rank, tensors=places, scalars=numbers.addresses, team=team, scratch=scratch,
+            staging=self._far(source, members, chunk) if team.opens else None, chunk=chunk,
+        )  # fmt: skip
+
+    def _far(self, source, members, chunk) -> Staging | None:
+        if self.form != "push":
+            return None
+        assert staging_bytes(source, CTAS, THREADS, 2) <= STAGING_BYTES
+        tables = [device_tables(source.kernel, rank, self.kept, chunk) for rank in range(len(members))]
+        return Staging(tuple(int(a) for a in self.staging.addresses[members]), tables)
 
 
 class _Scalars:
@@ -94,7 +112,7 @@ class _Scalars:
             slot.view(kind)[0] = values[name].astype(kind)
 
 
-def assert_equals_oracle(base, schedule, inputs, folder: Path, *, runs: int = 1) -> None:
+def assert_equals_oracle(base, schedule, inputs, folder: Path, *, runs: int = 1, form: str = "read") -> None:
     """Outputs and state of the schedule's Plan on all ranks, as the oracle says (design §4a)."""
     program = schedule.program
     plan = lower(program)
@@ -102,7 +120,7 @@ def assert_equals_oracle(base, schedule, inputs, folder: Path, *, runs: int = 1)
     loose = within_tolerance(expected, device=True)
 
     def work(world):
-        engine = HostEngine(plan, world, folder)
+        engine = HostEngine(plan, world, folder, form)
         engine.load({n: inputs[n] if program.types[n].shape == () and not program.types[n].pieces
                      else input_block(program, inputs, n, world.rank)
                      for n in program.inputs if _holds(program, n, world.rank)})  # fmt: skip

@@ -22,7 +22,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from coconet_lab.kernels.cuda_abi import PAD_BYTES, STATE_BYTES, peer_tensors
-from coconet_lab.kernels.cuda_launch import Scratch, Team, arguments, bucket_tables, half_words, partial_words
+from coconet_lab.kernels.cuda_launch import (
+    Scratch,
+    Staging,
+    Team,
+    arguments,
+    bucket_tables,
+    half_words,
+    partial_words,
+    staging_bytes,
+)
 from coconet_lab.kernels.cuda_printer import CudaSource
 from coconet_lab.kernels.kernel import Kernel
 
@@ -39,7 +48,7 @@ DEVICE = r"""
 #define __device__
 #define __forceinline__ inline
 #define __global__
-#define __launch_bounds__(x)
+#define __launch_bounds__(...)
 #define __grid_constant__
 #define __shared__ static
 struct uint4 { unsigned x, y, z, w; };
@@ -52,9 +61,16 @@ static Barrier whole, warps[32];
 static void meet(Barrier& barrier);
 static void step_aside();
 static void __syncthreads() { meet(whole); }
+static void __syncwarp() { meet(warps[threadIdx.x / 32]); }
 static void __threadfence_system() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 template <class T> static T __ldcs(const T* p) { return *p; }
-template <class T> static T __ldcg(const T* p) { return *(volatile const T*)p; }
+template <class T> static void __stwb(T* p, T x) { *p = x; }
+template <class T> static T __ldcg(const T* p) {
+  if constexpr (sizeof(T) <= 8) return *(volatile const T*)p;
+  T x;
+  for (unsigned n = 0; n < sizeof(T) / 4; ++n) ((unsigned*)&x)[n] = ((volatile const unsigned*)p)[n];
+  return x;
+}
 template <class A, class B> static B bits(A a) { B b; std::memcpy(&b, &a, sizeof(B)); return b; }
 static float __uint_as_float(unsigned x) { return bits<unsigned, float>(x); }
 static unsigned __float_as_uint(float x) { return bits<float, unsigned>(x); }
@@ -195,15 +211,16 @@ def host_text(source: Text) -> str:
     return '#include "device.hpp"\n' + text + inside + RUN.replace("KERNEL", source.name)
 
 
-def build(source: Text, folder: Path, unroll: int = 2, threads: int = THREADS, defer: bool = False) -> Path:
+def build(source: Text, folder: Path, unroll: int = 2, threads: int = THREADS, form: str = "read") -> Path:
     """Compile the text, once for all ranks."""
     digest = hashlib.blake2b((DEVICE + RUN + source.text).encode(), digest_size=6).hexdigest()
-    path = folder / f"{source.name}-{digest}-{unroll}-{threads}-{defer:d}.so"
+    path = folder / f"{source.name}-{digest}-{unroll}-{threads}-{form}.so"
     with _building:
         if path.exists():
             return path
         code = folder / f"{path.stem}.cpp"
-        defines = ["-DRANK=my_rank", f"-DUNROLL={unroll}", f"-DTHREADS={threads}", f"-DDEFER={defer:d}"]
+        defines = ["-DRANK=my_rank", f"-DUNROLL={unroll}", f"-DTHREADS={threads}"]
+        defines += [f"-DDEFER={form == 'turns':d}", f"-DPUSH={form == 'push':d}"]
         options = ["-O0", "-std=c++20", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC"]
         header = folder / f"device-{hashlib.blake2b(DEVICE.encode(), digest_size=4).hexdigest()}.hpp"
         code.write_text(host_text(source).replace("device.hpp", header.name))
@@ -252,10 +269,10 @@ class OnHost:
 
     def __init__(
         self, source: Text, rank: int, folder: Path, ctas: int = 2, unroll: int = 2, threads: int = THREADS,
-        defer: bool = False,
+        form: str = "read",
     ) -> None:  # fmt: skip
         self.source, self.rank, self.ctas = source, rank, ctas
-        built = build(source, folder, unroll, threads, defer)
+        built = build(source, folder, unroll, threads, form)
         self.libraries = []
         self._copies = tempfile.TemporaryDirectory()
         for cta in range(ctas):
@@ -274,16 +291,16 @@ class OnHost:
 class Launcher:
     """Runs one kernel on all ranks of its group, with pads and counters that stay from launch to launch."""
 
-    def __init__(
-        self, source: CudaSource, folder: Path, *, ctas: int = 2, unroll: int = 2, defer: bool = False
-    ) -> None:
+    def __init__(self, source: CudaSource, folder: Path, *, ctas: int = 2, unroll: int = 2, form: str = "read") -> None:
         self.source, self.kernel, self.ranks = source, source.kernel, source.kernel.space.ranks
         self.memory = Kept()
-        self.on_rank = [OnHost(source, rank, folder, ctas, unroll, defer=defer) for rank in range(self.ranks)]
+        self.on_rank = [OnHost(source, rank, folder, ctas, unroll, form=form) for rank in range(self.ranks)]
         self.pads = [self.memory.take(PAD_BYTES) for _ in range(self.ranks)]
         self.states = [self.memory.take(STATE_BYTES) for _ in range(self.ranks)]
         self.half = half_words(source)
         self.exchange = [self.memory.take(16 * self.half + 8) for _ in range(self.ranks)]
+        nbytes = staging_bytes(source, ctas, THREADS, unroll) if form == "push" else 0
+        self.staging = [self.memory.take(nbytes) for _ in range(self.ranks)]
         self.partials = [self.memory.take(8 * partial_words(source, r)[1] + 8) for r in range(self.ranks)]
 
     def launch(self, tensors, scalars=(), *, meets: bool = True, limit_s: float = 20.0, chunk=None, absent=()) -> None:
@@ -306,10 +323,17 @@ class Launcher:
             given.append(
                 arguments(
                     self.source, rank, tensors=places, scalars=[address(s) for s in scalars],
-                    team=team, scratch=scratch, chunk=chunk,
+                    team=team, scratch=scratch, staging=self.far(chunk) if team.opens else None, chunk=chunk,
                 )
             )  # fmt: skip
         at_once(lambda rank, packed: self.on_rank[rank].run(packed), ranks, given)
+
+    def far(self, chunk) -> Staging | None:
+        """Where ranks write to their peers, if this text is compiled for that."""
+        if not self.staging[0].size:
+            return None
+        tables = [device_tables(self.kernel, rank, self.memory, chunk) for rank in range(self.ranks)]
+        return Staging(tuple(map(address, self.staging)), tables)
 
     def error(self, rank: int) -> int:
         """The error word of a rank."""

@@ -275,7 +275,7 @@ def compiler(folder: Path):
     """In place of `compile_kernel` and `compile_text`."""
 
     def kernel(source, variant):
-        return OnHost(source, variant.rank, folder, ctas=2, unroll=variant.unroll, threads=THREADS, defer=variant.defer)
+        return OnHost(source, variant.rank, folder, ctas=2, unroll=variant.unroll, threads=THREADS, form=variant.form)
 
     def text(name, text, variant, what):
         return OnHost(types.SimpleNamespace(name=name, text=text), 0, folder, ctas=1, unroll=1, threads=32)

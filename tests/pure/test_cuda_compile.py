@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import cuda_samples as samples
@@ -11,10 +12,11 @@ import coconet_lab.workloads as workloads
 from coconet_lab.errors import CodegenError, ToolError
 from coconet_lab.ir.dtypes import BF16, FP16, FP32, FP64, INT32, INT64
 from coconet_lab.kernels import cuda_compile
-from coconet_lab.kernels.cuda_compile import Variant, compile_kernel, compile_text, find_nvrtc
+from coconet_lab.kernels.cuda_compile import OPTIONS, Variant, compile_kernel, compile_text, find_nvrtc
 from coconet_lab.kernels.cuda_meet import NAME, meet_text
 from coconet_lab.kernels.cuda_printer import print_kernel
 from coconet_lab.kernels.lower import lower
+from coconet_lab.run.cuda_tuning import Tuning, chosen_form
 
 ARCHITECTURES = ("sm_80", "sm_90")
 SHAPES = [(40,), (64, 32), (30, 100)]
@@ -65,6 +67,38 @@ def test_any_number_of_ranks_compiles_with_any_rank_and_unrolling(ranks, cache):
     for unroll in (1, 4):
         variant = Variant("sm_90", rank=ranks - 1, unroll=unroll, threads=256)
         assert compile_kernel(print_kernel(samples.sgd(ranks=ranks)), variant, cache=cache)
+
+
+@pytest.mark.parametrize("form", ["turns", "push"])
+@pytest.mark.parametrize("ranks", [2, 5, 16])
+@pytest.mark.parametrize("elements", [4096, SHAPES], ids=["flat", "list"])
+def test_what_is_written_to_peers_in_another_form_compiles_for_as_many_as_are_chosen_for_it(
+    elements, ranks, form, cache
+):
+    program = workloads.adam(elements, ranks=ranks, dtype="fp16").schedules["fuse(RS-Opt-AG)"].program
+    source = next(made for made in map(print_kernel, lower(program).kernels()) if made.kernel.has_peers)
+    for threads in (384, 1024):
+        chosen = chosen_form(source, Tuning(threads=threads, form=form), 132)
+        assert chosen == form or (ranks == 16 and elements is SHAPES)
+        assert compile_kernel(source, Variant("sm_90", 1, 1, threads, chosen), cache=cache)
+
+
+@pytest.mark.parametrize("elements", [4096, SHAPES], ids=["flat", "list"])
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_a_vector_is_stored_by_16_byte_instructions_not_by_one_for_each_element(elements, dtype):
+    # An assignment between structs was once taken apart where other accesses came in between: of lists, in fp32.
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings, which is not installed")
+    program = workloads.adam(elements, ranks=2, dtype=dtype).schedules["fuse(RS-Opt-AG)"].program
+    source = next(made for made in map(print_kernel, lower(program).kernels()) if made.kernel.has_peers)
+    _, made = nvrtc.nvrtcCreateProgram(source.text.encode(), b"kernel.cu", 0, [], [])
+    options = [*OPTIONS, "--gpu-architecture=compute_90", *Variant("sm_90").defines]
+    (status,) = nvrtc.nvrtcCompileProgram(made, len(options), [option.encode() for option in options])
+    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS
+    text = bytearray(nvrtc.nvrtcGetPTXSize(made)[1])
+    nvrtc.nvrtcGetPTX(made, text)
+    wide = len(re.findall(rb"st\.\S*v4\.\S*32", text))
+    # Three tensors of state of two words each beside a 16-bit wire, else two (the third is what goes to all ranks).
+    assert wide >= (3 * 2 if dtype == "fp16" else 2) + 2
 
 
 def test_names_that_would_end_a_comment_or_join_a_line_compile(cache):

@@ -7,6 +7,7 @@ import shutil
 import threading
 import types
 
+import cuda_samples as samples
 import cupy_on_host
 import nccl_on_host
 import numpy as np
@@ -20,6 +21,7 @@ from coconet_lab.ir.exact import integer_inputs
 from coconet_lab.ir.inputs import input_block, proof_inputs
 from coconet_lab.kernels.cuda_abi import MAX_CTAS, MAX_RANKS
 from coconet_lab.kernels.cuda_meet import meet_arguments
+from coconet_lab.kernels.cuda_printer import print_kernel
 from coconet_lab.kernels.lower import lower
 from coconet_lab.run import cublas, cuda_nccl, cuda_tuning
 from coconet_lab.run.cuda_engine import CudaEngine
@@ -240,7 +242,7 @@ def test_a_product_of_more_rows_than_32_bits_count_is_refused():
 
 
 def test_a_launch_that_meets_has_no_more_ctas_than_a_pad_has_lines(monkeypatch):
-    source = types.SimpleNamespace(kernel=types.SimpleNamespace(has_peers=True, accumulators=()))
+    source = print_kernel(samples.sgd(1024, 2))
     monkeypatch.setattr(cuda_tuning, "_vectors", lambda source: 1 << 40)
     assert cuda_tuning.wanted_ctas(source, Tuning(), 1, 132) == 264
     assert cuda_tuning.wanted_ctas(source, Tuning(), 1, 600) == MAX_CTAS

@@ -43,19 +43,16 @@ def taken(launcher, dtype, shape, shift=0):
     ]
 
 
-@pytest.mark.parametrize(
-    ("elements", "ranks", "shift"), [(1024, 2, 0), (1003, 2, 0), (1024, 2, 2), (5, 4, 0), (3, 4, 0), (4099, 4, 0)]
-)
-@pytest.mark.parametrize("defer", [False, True])
-def test_a_fused_collective_updates_every_element_once(elements, ranks, shift, defer, folder):
-    launcher = Launcher(print_kernel(samples.sgd(elements, ranks)), folder, defer=defer)
-    random = np.random.default_rng(elements)
+def assert_sgd_steps(launcher, elements, shift=0):
+    """Two steps with two learning rates, each from what the one before left."""
+    ranks, random = launcher.ranks, np.random.default_rng(elements)
     block = block_extent(elements, ranks)
     g, p = taken(launcher, np.float16, (elements,), shift), taken(launcher, np.float16, (elements,), shift)
     w, lr = taken(launcher, F32, (block,)), launcher.memory.take(8).view(np.float64)
-    for rank in range(ranks):
-        g[rank][:], w[rank][:], p[rank][:] = random.standard_normal(elements), random.standard_normal(block), np.nan
     for step in (0.5, 0.125):
+        for rank in range(ranks):
+            g[rank][:], p[rank][:] = random.standard_normal(elements), np.nan
+            w[rank][:] = random.standard_normal(block)
         lr[0] = step
         before = [array.copy() for array in w]
         launcher.launch([g, w, p], [lr])
@@ -68,6 +65,22 @@ def test_a_fused_collective_updates_every_element_once(elements, ranks, shift, d
             for other in range(ranks):
                 np.testing.assert_array_equal(p[other][a:b], expected.astype(np.float16))
     assert not any(launcher.error(rank) for rank in range(ranks))
+
+
+@pytest.mark.parametrize(
+    ("elements", "ranks", "shift"), [(1024, 2, 0), (1003, 2, 0), (1024, 2, 2), (5, 4, 0), (3, 4, 0), (4099, 4, 0)]
+)
+@pytest.mark.parametrize("form", ["read", "turns", "push"])
+def test_a_fused_collective_updates_every_element_once(elements, ranks, shift, form, folder):
+    assert_sgd_steps(Launcher(print_kernel(samples.sgd(elements, ranks)), folder, form=form), elements, shift)
+
+
+@pytest.mark.parametrize(("elements", "ranks", "ctas"), [(39_999, 2, 1), (29_998, 3, 2), (16_382, 4, 1)])
+def test_what_peers_push_stays_until_it_is_taken_however_many_rounds_there_are(elements, ranks, ctas, folder):
+    launcher = Launcher(print_kernel(samples.sgd(elements, ranks)), folder, ctas=ctas, unroll=1, form="push")
+    for _ in range(3):
+        assert_sgd_steps(launcher, elements)
+    assert all(state[:4096].view(np.uint32)[4] > 3 * 2 * 4 for state in launcher.states), "several rounds a launch"
 
 
 @pytest.mark.parametrize("kind", [FP16, BF16, FP32, FP64], ids=repr)

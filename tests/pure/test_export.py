@@ -51,7 +51,7 @@ def test_the_build_line_of_a_cuda_file_builds_it(tmp_path):
     (file,) = (tmp_path / "kernels").glob("*.cu")
     text = file.read_text(encoding="utf-8")
     line = text.splitlines()[1]
-    defines = "-DRANK=0 -DUNROLL=1 -DTHREADS=512 -DDEFER=0"
+    defines = "-DRANK=0 -DUNROLL=1 -DTHREADS=512 -DDEFER=0 -DPUSH=0"
     assert re.fullmatch(rf"// build: nvcc -cubin -arch=sm_90 --std=c\+\+17 --fmad=false {defines} {file.name}", line)
     assert set(Variant("sm_90").options[1:]) <= set(line.split())
     try:

@@ -1,6 +1,7 @@
 // What every generated kernel stands on: types, 16-byte accesses, Philox, and meetings of ranks over peer pointers.
-// RANKS is set by the kernel; RANK (of the group), UNROLL, THREADS and
-// DEFER (whether what all ranks receive is sent after everything was read) are compile options.
+// RANKS is set by the kernel; RANK (of the group), UNROLL, THREADS,
+// DEFER (whether what all ranks receive is sent after everything was read) and
+// PUSH (whether peers' parts of a sum are written into staging, not read) are compile options.
 #ifndef RANK
 #define RANK 0
 #endif
@@ -12,6 +13,16 @@
 #endif
 #ifndef DEFER
 #define DEFER 0
+#endif
+#ifndef PUSH
+#define PUSH 0
+#endif
+#if PUSH  // rounds need 1,024 threads a processor: one CTA works while another waits
+#define BOUNDS THREADS, 1024 / THREADS
+#define KEPT __shared__
+#else
+#define BOUNDS THREADS
+#define KEPT
 #endif
 #define DEVICE static __device__ __forceinline__
 
@@ -94,42 +105,37 @@ DEVICE float over(float x, const Divisor& by) {
   return fmaf(fmaf(-q, by.d, x), by.inverse, q);
 }
 
-// ---- accesses: V elements at a time, 16 bytes an instruction where V > 1 ----
+// ---- accesses: V elements at a time, at most 16 bytes an instruction ----
 
-template <class T, int V> struct alignas(V > 1 ? 16 : sizeof(T)) Pack { T at[V]; };
-
-template <int N> struct Word;
+template <int N> struct Word { typedef uint4 type; };
 template <> struct Word<2> { typedef unsigned short type; };
 template <> struct Word<4> { typedef u32 type; };
 template <> struct Word<8> { typedef u64 type; };
+template <class T, int V> using Wide = typename Word<V * sizeof(T)>::type;
+
+template <class T, int V> struct alignas(sizeof(Wide<T, V>)) Pack { T at[V]; };
 
 template <class T, int V> DEVICE void get(Pack<T, V>& x, const T* p) {
-  if constexpr (V == 1) {
-    x.at[0] = *p;
-  } else {
 #pragma unroll
-    for (int n = 0; n < (int)(V * sizeof(T) / 16); ++n) ((uint4*)&x)[n] = ((const uint4*)p)[n];
-  }
+  for (int n = 0; n < (int)(sizeof(x) / sizeof(Wide<T, V>)); ++n) ((Wide<T, V>*)&x)[n] = ((const Wide<T, V>*)p)[n];
 }
 
 // Of another rank's memory: read once, so not worth a place in the cache.
 template <class T, int V> DEVICE void fetch(Pack<T, V>& x, const T* p) {
-  if constexpr (V == 1) {
-    typedef typename Word<sizeof(T)>::type W;
-    *(W*)&x = __ldcs((const W*)p);
-  } else {
 #pragma unroll
-    for (int n = 0; n < (int)(V * sizeof(T) / 16); ++n) ((uint4*)&x)[n] = __ldcs((const uint4*)p + n);
-  }
+  for (int n = 0; n < (int)(sizeof(x) / sizeof(Wide<T, V>)); ++n) ((Wide<T, V>*)&x)[n] = __ldcs((const Wide<T, V>*)p + n);
 }
 
-template <class T, int V> DEVICE void put(T* p, const Pack<T, V>& x) {
-  if constexpr (V == 1) {
-    *p = x.at[0];
-  } else {
+// Of staging, which peers write again and again: never from the nearest cache, which would keep what was there before.
+template <class T, int V> DEVICE void take(Pack<T, V>& x, const T* p) {
 #pragma unroll
-    for (int n = 0; n < (int)(V * sizeof(T) / 16); ++n) ((uint4*)p)[n] = ((const uint4*)&x)[n];
-  }
+  for (int n = 0; n < (int)(sizeof(x) / sizeof(Wide<T, V>)); ++n) ((Wide<T, V>*)&x)[n] = __ldcg((const Wide<T, V>*)p + n);
+}
+
+// By the intrinsic: an assignment may be taken apart into a store for each element.
+template <class T, int V> DEVICE void put(T* p, const Pack<T, V>& x) {
+#pragma unroll
+  for (int n = 0; n < (int)(sizeof(x) / sizeof(Wide<T, V>)); ++n) __stwb((Wide<T, V>*)p + n, ((const Wide<T, V>*)&x)[n]);
 }
 
 // i = quotient * n + remainder, in 32 bits where they do.
@@ -252,6 +258,73 @@ DEVICE void await_all(const Team& team, u32 epoch) {
   if (threadIdx.x < RANKS && threadIdx.x != RANK)
     await(flag_of(team.pads[RANK], blockIdx.x, threadIdx.x), epoch, team.state, team.limit_ns, blame(team, threadIdx.x));
   __syncthreads();
+}
+
+// ---- lists: a warp walks them bucket by bucket ----
+
+enum { BEGIN, END, PIECE, SHIFT };  // words of a bucket's place; the shifts follow
+enum { FINISHED = 1024 };           // tensors whose results a CTA keeps
+
+#define LANE (threadIdx.x % 32)
+
+// What a lane has asked for: its word of the bucket after the next, its shift of the next.
+struct Ahead { i64 word, shift; };
+DEVICE u32 following(u32 slot) { return slot == 2 ? 0 : slot + 1; }
+
+struct Buckets { const i64 *start, *piece; i64 count; };
+
+DEVICE i64 bucket_word(const Buckets& all, i64 b) {
+  return LANE > PIECE || b >= all.count ? 0 : LANE == PIECE ? all.piece[b] : all.start[b + LANE];
+}
+
+// ---- pushing: each CTA writes what the CTA of its number on a peer takes in the next round ----
+
+enum : u32 { SLOTS = 4 };
+enum How { PULL, STAGED, READY };  // peers' parts are read there; come under a number; have come
+
+// Where a phase finds what has come: its number, this thread's first element, and how far apart its vectors are.
+struct Source { u32 number; int first, step; };
+
+// The part of `stage` where rank `from` puts what a CTA takes under a number.
+DEVICE unsigned char* staged(unsigned char* stage, u32 number, int from, int bytes) {
+  return stage + ((i64)(number % SLOTS * RANKS + from) * gridDim.x + blockIdx.x) * bytes;
+}
+
+// By each warp for itself: what all peers sent under this number lies in staging.
+DEVICE void await_push(const Team& team, u32 number) {
+  const int lane = threadIdx.x % 32;
+  if (lane < RANKS && lane != RANK)
+    await(flag_of(team.pads[RANK], blockIdx.x, lane), number, team.state, team.limit_ns, blame(team, lane));
+  __syncwarp();
+}
+
+// The largest and the smallest of what all ranks have.
+DEVICE i64 most(const i64 (&counts)[RANKS]) {
+  i64 found = counts[0];
+#pragma unroll
+  for (int rank = 1; rank < RANKS; ++rank) found = counts[rank] > found ? counts[rank] : found;
+  return found;
+}
+DEVICE i64 least(const i64 (&counts)[RANKS]) {
+  i64 found = counts[0];
+#pragma unroll
+  for (int rank = 1; rank < RANKS; ++rank) found = counts[rank] < found ? counts[rank] : found;
+  return found;
+}
+
+// At most 32 * V * U elements by one warp; `to` is aligned.
+template <int V, int U, class T> DEVICE void deliver(T* to, const T* from, i64 count) {
+  const int lane = threadIdx.x % 32;
+  i64 done = 0;
+  if (count == 32 * V * U && (u64)from % sizeof(Wide<T, V>) == 0) {
+    Pack<T, V> x[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) fetch(x[u], from + (u * 32 + lane) * V);
+#pragma unroll
+    for (int u = 0; u < U; ++u) put(to + (u * 32 + lane) * V, x[u]);
+    done = count;
+  }
+  for (i64 n = done + lane; n < count; n += 32) to[n] = from[n];
 }
 
 // ---- reductions: in a fixed order, so that a launch of one shape always gives the same bits ----

@@ -1,5 +1,5 @@
 // list
-namespace in_k_0c3b11dd61c5 {  // so that the kernels of a Plan make one file
+namespace in_k_d649cef16a9a {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0;
   fp16* t1[2];
@@ -26,7 +26,7 @@ struct Args {
   Team team;
 };
 
-struct Spot { i64 c0; i64 piece; };
+struct Spot { i64 c0; i64 piece; u32 slot; };
 
 template <int V> DEVICE Spot spot(const Args& a, i64 i) {
   Spot at;
@@ -34,12 +34,36 @@ template <int V> DEVICE Spot spot(const Args& a, i64 i) {
   return at;
 }
 
-struct Bucket { i64 begin, end, piece; };
-
-DEVICE Bucket bucket(const Args& a, i64 b) {
-  if (b >= a.buckets) return {};
-  return {a.bucket_start[b], a.bucket_start[b + 1], a.bucket_piece[b]};
+// A bucket's begin, end and tensor, then how far the tensor lies from its place in a row in each buffer.
+enum { SHIFTS = 0, WORDS = SHIFT + SHIFTS, RINGS = 1 };
+DEVICE volatile i64* words(int ring, u32 slot) {
+  __shared__ i64 all[THREADS / 32][RINGS][3][WORDS];
+  return all[threadIdx.x / 32][ring][slot];
 }
+
+// For the next bucket its shifts, for the one after that its place.
+DEVICE Ahead ask(const Args& a, int ring, u32 slot, const Buckets& all, i64 after) {
+  const i64 piece = words(ring, following(slot))[PIECE];
+  return {bucket_word(all, after), 0};
+}
+
+// Puts what was asked for in its place; the slot of the next bucket.
+DEVICE u32 settle(int ring, u32 slot, const Ahead& of) {
+  slot = following(slot);
+  __syncwarp();
+  
+  if (LANE <= PIECE) words(ring, following(slot))[LANE] = of.word;
+  __syncwarp();
+  return slot;
+}
+
+// Begins with bucket `first` in slot 0; `second` follows.
+DEVICE void prepare(const Args& a, int ring, const Buckets& all, i64 first, i64 second) {
+  const Ahead of = {bucket_word(all, first), 0};
+  settle(ring, 1, of);
+  settle(ring, 2, ask(a, ring, 2, all, second));
+}
+DEVICE float* finished0() { __shared__ float all[FINISHED]; return all; }
 
 template <int V, int U>
 DEVICE void phase0(const Args& a, const Spot (&at)[U], const bool (&live)[U], double& sum0) {
@@ -68,7 +92,7 @@ DEVICE void phase1(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
   }
 #pragma unroll
   for (int u = 0; u < U; ++u) if (live[u]) {
-    const float r4 = Narrow<float>::of(sqrt(combined<Sum>(parts0, at[u].piece, a.a0_rows, RANKS)));
+    const float r4 = at[u].piece < FINISHED ? finished0()[at[u].piece] : Narrow<float>::of(sqrt(combined<Sum>(parts0, at[u].piece, a.a0_rows, RANKS)));
     Pack<fp16, V> y5;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
@@ -96,13 +120,13 @@ DEVICE void share1(const Args& a, const Spot (&at)[U], const bool (&live)[U]) {
 }
 DEVICE void pieces1(const Args& a, const Spot (&at)[1], const double* parts0) {
   enum { V = 1, U = 1, u = 0, j = 0 };
-  const float r7 = Narrow<float>::of(sqrt(combined<Sum>(parts0, at[u].piece, a.a0_rows, RANKS)));
+  const float r7 = Narrow<float>::of(sqrt(combined<Sum>(parts0, at[0].piece, a.a0_rows, RANKS)));
   Pack<float, 1> y1;
   if (j == 0) down(r7, y1.at[0]);
   if (at[u].c0 == 0) put(a.t2 + at[u].piece, y1);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_0c3b11dd61c5(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(BOUNDS) k_d649cef16a9a(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce_start(a.team, ++met);
@@ -113,35 +137,39 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_0c3b11dd61c5(const __gri
   if (a.team.meets & 1) await_all(a.team, met);
 
   // phase 0
-  Bucket next0 = bucket(a, thread / 32);
-  for (i64 b = thread / 32; b < a.buckets; b += threads / 32) {
-    const i64 begin = next0.begin, end = next0.end, piece = next0.piece;
-    next0 = bucket(a, b + threads / 32);
-    double sum0 = Sum::none(double());
-    i64 rest = begin;
-    if (a.vectors && begin % 8 == 0) {
-      const i64 vectors = (end - begin) / 8;
-      for (i64 i = threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
-        Spot at[UNROLL];
-        bool live[UNROLL];
+  {
+    const i64 warp = thread / 32, warps = threads / 32;
+    u32 slot = 0;
+    prepare(a, 0, {a.bucket_start, a.bucket_piece, a.buckets}, warp, warp + warps);
+    for (i64 b = warp; b < a.buckets; b += warps) {
+      const Ahead of = ask(a, 0, slot, {a.bucket_start, a.bucket_piece, a.buckets}, b + 2 * warps);
+      volatile i64* here = words(0, slot);
+      const i64 begin = here[BEGIN], end = here[END], piece = here[PIECE];
+      double sum0 = Sum::none(double());
+      i64 rest = begin;
+      if (a.vectors && begin % 8 == 0) {
+        const i64 vectors = (end - begin) / 8;
+        for (i64 i = threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
+          Spot at[UNROLL];
+          bool live[UNROLL];
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-          live[u] = u == 0 || i + u * 32 < vectors;
-          at[u].c0 = begin + (i + u * 32) * 8;
-          at[u].piece = piece;
+          for (int u = 0; u < UNROLL; ++u) {
+            live[u] = u == 0 || i + u * 32 < vectors;
+            at[u] = {begin + (i + u * 32) * 8, piece, slot};
+          }
+          phase0<8, UNROLL>(a, at, live, sum0);
         }
-        phase0<8, UNROLL>(a, at, live, sum0);
+        rest += vectors * 8;
       }
-      rest += vectors * 8;
+      for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {
+        Spot at[1] = {{i, piece, slot}};
+        const bool live[1] = {true};
+        phase0<1, 1>(a, at, live, sum0);
+      }
+      sum0 = fold_warp<Sum>(sum0);
+      if (threadIdx.x % 32 == 0) ((double*)(a.partial + a.a0_partial))[b] = sum0;
+      slot = settle(0, slot, of);
     }
-    for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {
-      Spot at[1] = {spot<1>(a, i)};
-      at[0].piece = piece;
-      const bool live[1] = {true};
-      phase0<1, 1>(a, at, live, sum0);
-    }
-    sum0 = fold_warp<Sum>(sum0);
-    if (threadIdx.x % 32 == 0) ((double*)(a.partial + a.a0_partial))[b] = sum0;
   }
   if (arrive(a.team.state)) {
     for (int item = threadIdx.x / 32; item < 1 * a.a0_rows; item += THREADS / 32) {
@@ -161,31 +189,45 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_0c3b11dd61c5(const __gri
   await_exchange(a.team, exchanges + 1, true);
 
   // phase 1
-  Bucket next1 = bucket(a, thread / 32);
-  for (i64 b = thread / 32; b < a.buckets; b += threads / 32) {
-    const i64 begin = next1.begin, end = next1.end, piece = next1.piece;
-    next1 = bucket(a, b + threads / 32);
-    i64 rest = begin;
-    if (a.vectors && begin % 8 == 0) {
-      const i64 vectors = (end - begin) / 8;
-      for (i64 i = threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
+  {
+    for (i64 piece = threadIdx.x; piece < a.pieces && piece < FINISHED; piece += THREADS) {
+      finished0()[piece] = Narrow<float>::of(sqrt(combined<Sum>(parts0, piece, a.a0_rows, RANKS)));
+    }
+    __syncthreads();
+    enum { SPAN = 32 * 8 * UNROLL, SPANS = (1024 + SPAN - 1) / SPAN };
+    const i64 warp = thread / 32, warps = threads / 32;
+    u32 slot = 0;
+    prepare(a, 0, {a.bucket_start, a.bucket_piece, a.buckets}, warp / SPANS, (warp + warps) / SPANS);
+    for (i64 s = warp; s < a.buckets * SPANS; s += warps) {
+      const Ahead of = ask(a, 0, slot, {a.bucket_start, a.bucket_piece, a.buckets}, (s + 2 * warps) / SPANS);
+      volatile i64* here = words(0, slot);
+      const i64 begin = here[BEGIN], piece = here[PIECE], low = begin + (s % SPANS) * SPAN;
+      const i64 left = here[END] - low, count = left < SPAN ? left : SPAN;
+      const bool by_vectors = a.vectors && begin % 8 == 0;
+      if (UNROLL > 1 && by_vectors && count == SPAN) {
+        const i64 i = threadIdx.x % 32;
         Spot at[UNROLL];
         bool live[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-          live[u] = u == 0 || i + u * 32 < vectors;
-          at[u].c0 = begin + (i + u * 32) * 8;
-          at[u].piece = piece;
+          live[u] = true;
+          at[u] = {low + (i + u * 32) * 8, piece, slot};
         }
         phase1<8, UNROLL>(a, at, live, parts0);
+      } else {
+        const i64 vectors = by_vectors && count > 0 ? count / 8 : 0;
+        for (i64 i = threadIdx.x % 32; i < vectors; i += 32) {
+          Spot at[1] = {{low + i * 8, piece, slot}};
+          const bool live[1] = {true};
+          phase1<8, 1>(a, at, live, parts0);
+        }
+        for (i64 i = vectors * 8 + threadIdx.x % 32; i < count; i += 32) {
+          Spot at[1] = {{low + i, piece, slot}};
+          const bool live[1] = {true};
+          phase1<1, 1>(a, at, live, parts0);
+        }
       }
-      rest += vectors * 8;
-    }
-    for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {
-      Spot at[1] = {spot<1>(a, i)};
-      at[0].piece = piece;
-      const bool live[1] = {true};
-      phase1<1, 1>(a, at, live, parts0);
+      slot = settle(0, slot, of);
     }
   }
   for (i64 piece = thread; piece < a.pieces; piece += threads) {
@@ -194,32 +236,40 @@ extern "C" __global__ void __launch_bounds__(THREADS) k_0c3b11dd61c5(const __gri
     pieces1(a, at, parts0);
   }
   if (DEFER) {  // reading all peers first, then writing to them, keeps both ways of a link busy
-    Bucket next1 = bucket(a, thread / 32);
-    for (i64 b = thread / 32; b < a.buckets; b += threads / 32) {
-      const i64 begin = next1.begin, end = next1.end, piece = next1.piece;
-      next1 = bucket(a, b + threads / 32);
-      i64 rest = begin;
-      if (a.vectors && begin % 8 == 0) {
-        const i64 vectors = (end - begin) / 8;
-        for (i64 i = threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {
-          Spot at[UNROLL];
-          bool live[UNROLL];
+    enum { SPAN = 32 * 8 * UNROLL, SPANS = (1024 + SPAN - 1) / SPAN };
+    const i64 warp = thread / 32, warps = threads / 32;
+    u32 slot = 0;
+    prepare(a, 0, {a.bucket_start, a.bucket_piece, a.buckets}, warp / SPANS, (warp + warps) / SPANS);
+    for (i64 s = warp; s < a.buckets * SPANS; s += warps) {
+      const Ahead of = ask(a, 0, slot, {a.bucket_start, a.bucket_piece, a.buckets}, (s + 2 * warps) / SPANS);
+      volatile i64* here = words(0, slot);
+      const i64 begin = here[BEGIN], piece = here[PIECE], low = begin + (s % SPANS) * SPAN;
+      const i64 left = here[END] - low, count = left < SPAN ? left : SPAN;
+      const bool by_vectors = a.vectors && begin % 8 == 0;
+      if (UNROLL > 1 && by_vectors && count == SPAN) {
+        const i64 i = threadIdx.x % 32;
+        Spot at[UNROLL];
+        bool live[UNROLL];
 #pragma unroll
-          for (int u = 0; u < UNROLL; ++u) {
-            live[u] = u == 0 || i + u * 32 < vectors;
-            at[u].c0 = begin + (i + u * 32) * 8;
-            at[u].piece = piece;
-          }
-          share1<8, UNROLL>(a, at, live);
+        for (int u = 0; u < UNROLL; ++u) {
+          live[u] = true;
+          at[u] = {low + (i + u * 32) * 8, piece, slot};
         }
-        rest += vectors * 8;
+        share1<8, UNROLL>(a, at, live);
+      } else {
+        const i64 vectors = by_vectors && count > 0 ? count / 8 : 0;
+        for (i64 i = threadIdx.x % 32; i < vectors; i += 32) {
+          Spot at[1] = {{low + i * 8, piece, slot}};
+          const bool live[1] = {true};
+          share1<8, 1>(a, at, live);
+        }
+        for (i64 i = vectors * 8 + threadIdx.x % 32; i < count; i += 32) {
+          Spot at[1] = {{low + i, piece, slot}};
+          const bool live[1] = {true};
+          share1<1, 1>(a, at, live);
+        }
       }
-      for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {
-        Spot at[1] = {spot<1>(a, i)};
-        at[0].piece = piece;
-        const bool live[1] = {true};
-        share1<1, 1>(a, at, live);
-      }
+      slot = settle(0, slot, of);
     }
   }
 

@@ -1,5 +1,5 @@
 // lamb
-namespace in_k_60fe04172e1f {  // so that the kernels of a Plan make one file
+namespace in_k_1d38bd14de54 {  // so that the kernels of a Plan make one file
 struct Args {
   const float* t0[2];
   float* t1;
@@ -80,7 +80,7 @@ DEVICE void phase1(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_60fe04172e1f(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(BOUNDS) k_1d38bd14de54(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce_start(a.team, ++met);

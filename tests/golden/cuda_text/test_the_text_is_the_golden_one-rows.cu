@@ -1,5 +1,5 @@
 // center
-namespace in_k_b85e96929cec {  // so that the kernels of a Plan make one file
+namespace in_k_39c94f70ae71 {  // so that the kernels of a Plan make one file
 struct Args {
   const float* t0;
   i64 t0_step[2];
@@ -76,7 +76,7 @@ DEVICE void phase1(const Args& a, const Spot (&at)[U], const bool (&live)[U], co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k_b85e96929cec(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(BOUNDS) k_39c94f70ae71(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce_start(a.team, ++met);
