@@ -112,7 +112,7 @@ def candidates(elements: int, processors: int) -> list[tuple[int, int, int, str]
     return [
         *((n, unroll, 512, "read") for n in (one, two) for unroll in (1, 2)),
         (one, 4, 512, "read"), (4 * processors, 1, 256, "read"), (two, 1, 384, "read"),
-        *((n, 2, 512, "turns") for n in (one, two)), (one, 4, 512, "turns"),
+        *((n, 2, 512, "turns") for n in (one, two)), (one, 4, 512, "turns"), (4 * processors, 1, 256, "turns"),
         *((two, 1, threads, "push") for threads in (384, 448, 512)), (one, 1, 1024, "push"),
     ]  # fmt: skip
 
