@@ -24,9 +24,9 @@ DRAWN = 4
 OWN = "{a.bucket_start, a.bucket_piece, a.buckets}"
 
 
-def ring_bytes(kernel: k.Kernel, threads: int) -> int:
-    """Shared memory for the places of buckets, of a CTA that pushes."""
-    return 8 * 3 * (3 + len(scattered_tensors(kernel))) * kernel.space.ranks * threads // 32
+def ring_bytes(kernel: k.Kernel, threads: int, rings: int = 1) -> int:
+    """Shared memory for the places of a CTA's buckets; a launch that pushes has a ring for each rank."""
+    return 8 * 3 * (3 + len(scattered_tensors(kernel))) * rings * threads // 32
 
 
 def places(printer: _Printer) -> Iterator[str]:
@@ -37,11 +37,19 @@ def places(printer: _Printer) -> Iterator[str]:
     """
     shifts = len(scattered_tensors(printer.kernel))
     pushes = any(printer.sent(n) for n in range(len(printer.kernel.phases)))
-    shift = "LANE < SHIFTS ? a.shift[piece * SHIFTS + LANE] : 0" if shifts else "0"
-    keep = "if (LANE < SHIFTS) words(ring, slot)[SHIFT + LANE] = of.shift;" if shifts else ""
+    # A lane asks for every 32nd shift: few lists have as many buffers as that, but a group of any size may.
+    of_lane = [f"LANE + {n}" for n in range(0, shifts, 32)]
+    asked = "".join(f", {lane} < SHIFTS ? a.shift[piece * SHIFTS + {lane}] : 0" for lane in of_lane)
+    settled = "\n".join(
+        f"  if ({lane} < SHIFTS) words(ring, slot)[SHIFT + {lane}] = of.shift{n};" for n, lane in enumerate(of_lane)
+    )
     yield from f"""
 // A bucket's begin, end and tensor, then how far the tensor lies from its place in a row in each buffer.
 enum {{ SHIFTS = {shifts}, WORDS = SHIFT + SHIFTS, RINGS = {"PUSH ? RANKS : 1" if pushes else "1"} }};
+
+// What a lane has asked for: its word of the bucket after the next, its shifts of the next.
+struct Ahead {{ i64 word{"".join(f", shift{n}" for n in range(len(of_lane)))}; }};
+
 DEVICE volatile i64* words(int ring, u32 slot) {{
   __shared__ i64 all[THREADS / 32][RINGS][3][WORDS];
   return all[threadIdx.x / 32][ring][slot];
@@ -50,14 +58,14 @@ DEVICE volatile i64* words(int ring, u32 slot) {{
 // For the next bucket its shifts, for the one after that its place.
 DEVICE Ahead ask(const Args& a, int ring, u32 slot, const Buckets& all, i64 after) {{
   const i64 piece = words(ring, following(slot))[PIECE];
-  return {{bucket_word(all, after), {shift}}};
+  return {{bucket_word(all, after){asked}}};
 }}
 
 // Puts what was asked for in its place; the slot of the next bucket.
 DEVICE u32 settle(int ring, u32 slot, const Ahead& of) {{
   slot = following(slot);
   __syncwarp();
-  {keep}
+{settled}
   if (LANE <= PIECE) words(ring, following(slot))[LANE] = of.word;
   __syncwarp();
   return slot;
@@ -65,7 +73,7 @@ DEVICE u32 settle(int ring, u32 slot, const Ahead& of) {{
 
 // Begins with bucket `first` in slot 0; `second` follows.
 DEVICE void prepare(const Args& a, int ring, const Buckets& all, i64 first, i64 second) {{
-  const Ahead of = {{bucket_word(all, first), 0}};
+  const Ahead of = {{bucket_word(all, first)}};
   settle(ring, 1, of);
   settle(ring, 2, ask(a, ring, 2, all, second));
 }}""".split("\n")

@@ -267,8 +267,6 @@ enum { FINISHED = 1024 };           // tensors whose results a CTA keeps
 
 #define LANE (threadIdx.x % 32)
 
-// What a lane has asked for: its word of the bucket after the next, its shift of the next.
-struct Ahead { i64 word, shift; };
 DEVICE u32 following(u32 slot) { return slot == 2 ? 0 : slot + 1; }
 
 struct Buckets { const i64 *start, *piece; i64 count; };

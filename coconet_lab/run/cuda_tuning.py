@@ -41,12 +41,17 @@ class Tuning:
 def chosen_threads(source: CudaSource, tuning: Tuning, processors: int) -> int:
     """512; fewer where not every processor would get so many: few elements are done sooner by many small CTAs.
 
-    Over a list that is pushed 384: with 512 there are too few registers for where its tensors lie.
+    Over a list that is pushed 384: with 512 there are too few registers for where its tensors lie. A list of very many
+    buffers has room in shared memory for few threads.
     """
-    if tuning.threads:
-        return tuning.threads
-    if has_buckets(source.kernel) and chosen_form(source, tuning, processors) == "push":
-        return 384
+    if not has_buckets(source.kernel):
+        return tuning.threads or _threads_for(source, processors)
+    pushes = chosen_form(source, tuning, processors) == "push"
+    threads = tuning.threads or (384 if pushes else _threads_for(source, processors))
+    return min(threads, max(1, RING_BYTES // ring_bytes(source.kernel, 32)) * 32)
+
+
+def _threads_for(source: CudaSource, processors: int) -> int:
     shared = _vectors(source) // processors
     return 512 if shared >= 512 else 256 if shared >= 256 else 128
 
@@ -59,7 +64,9 @@ def chosen_form(source: CudaSource, tuning: Tuning, processors: int) -> Form:
     """
     may_push = bool(pushed(source.kernel, source.folding))
     if has_buckets(source.kernel):
-        may_push = may_push and ring_bytes(source.kernel, tuning.threads or 512) <= RING_BYTES
+        may_push = may_push and (
+            ring_bytes(source.kernel, tuning.threads or 512, source.kernel.space.ranks) <= RING_BYTES
+        )
     if tuning.form:
         return tuning.form if tuning.form != "push" or may_push else "read"
     if not _is_long(source, processors):

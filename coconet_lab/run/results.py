@@ -73,7 +73,7 @@ class HeldValues:
         """The error for a value that is computed but not stored where it was asked for."""
         return IllegalTransform(
             found,
-            rule="values inside a fused kernel live in registers; values of a group live on its ranks",
+            rule="values inside a kernel live in registers; values of a group live on its ranks",
             where=f"run of program {self.program.name!r}",
             hint=f"one of {', '.join(map(repr, self.names))}, or make it an output",
         )

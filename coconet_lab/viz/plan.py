@@ -59,13 +59,15 @@ def _box(plan: Plan, at: int, entry: AnyEntry) -> Box:
     between = entry.link_bytes.get("between hosts", 0)
     moved = [("reads", entry.bytes_read), ("writes", entry.bytes_written), ("sends", sent - between)]
     moved += [("sends between hosts", between)]
+    names = getattr(entry, "inside", ())
+    inside = f" with {', '.join(map(visible, names))}" if names else ""
     lines = [f"{kind} {at}: {visible(entry.name)}{chunk}", f"computes {', '.join(map(visible, entry.ops))}"]
     lines += [f"reads {', '.join(entry.reads)}; writes {', '.join(entry.writes)}"]
     return Box(
         f"entry{at}",
         (str(at),),
         f"{at} {short(visible(entry.name))}",
-        f"{library_op.kind if library_op is not None else kind}{chunk}",
+        f"{library_op.kind if library_op is not None else kind}{chunk}{short(inside)}",
         _layout(plan, entry),
         ", ".join(f"{verb} {bytes_text(count)}" for verb, count in moved if count),
         "\n".join(lines),

@@ -16,6 +16,7 @@ from coconet_lab.run import cuda_kernels
 from coconet_lab.run.cuda_device import Gpu
 from coconet_lab.run.cuda_engine import CudaEngine
 from coconet_lab.run.cuda_tuning import (
+    RING_BYTES,
     Tuning,
     chosen_form,
     chosen_threads,
@@ -65,6 +66,14 @@ def test_what_is_asked_for_is_done_but_a_kernel_with_norms_is_never_pushed():
     asked = Tuning(ctas=7, unroll=4, threads=96, form="push")
     assert chosen(fused(workloads.adam, SHORT), asked) == ("push", 96, 4, 7)
     assert chosen(fused(workloads.lamb, LONG), asked) == ("read", 96, 4, 7)
+
+
+def test_a_list_of_very_many_buffers_has_fewer_threads():
+    source = fused(workloads.adam, [(LONG // 4,)] * 4, 4)
+    wide = replace(source.kernel, tensors=source.kernel.tensors + source.kernel.tensors[:1] * 200)
+    threads = chosen_threads(replace(source, kernel=wide), Tuning(), PROCESSORS)
+    assert threads % 32 == 0
+    assert 8 * 3 * (3 + 205) * threads // 32 <= RING_BYTES < 8 * 3 * (3 + 205) * (threads + 32) // 32
 
 
 def test_staging_is_reserved_for_long_launches_alone_and_is_a_few_rounds_however_long_they_are():

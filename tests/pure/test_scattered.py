@@ -201,6 +201,30 @@ def test_hosts_exchange_rows_and_everything_else_stays_where_it_is():
         check_on_threads(schedule.program, hosts=2)
 
 
+def many_buffers():
+    """A group of more lists than a warp has lanes."""
+    shapes = [(5,), (1030,), (64,)]
+    lists = [cl.tensor(f"x{n}", cl.FP32, shapes, cl.Sliced(0)) for n in range(37)]
+    total = lists[0]
+    for n, item in enumerate(lists[1:]):
+        total = cl.add(total, item, name=f"y{n}")
+    s = cl.Schedule(cl.program("p", outputs=[total], ranks=2))
+    return s.fuse(*(f"y{n}" for n in range(36)), name="fused").program
+
+
+def many_tensors():
+    """A list of more tensors than a CTA keeps results of, each divided by its own norm."""
+    x = cl.tensor("x", cl.FP32, [(3,)] * 1030 + [(700,)], cl.Sliced(0))
+    return cl.program("p", outputs=[cl.div(x, cl.norm(x, name="norm"), name="y")], ranks=2)
+
+
+@pytest.mark.parametrize("make", [many_buffers, many_tensors])
+def test_a_list_may_have_any_number_of_buffers_and_tensors(make, folder):
+    program = make()
+    check_on_threads(program)
+    assert_equals_oracle(None, cl.Schedule(program), random_inputs(program), folder)
+
+
 @pytest.mark.parametrize("form", [None, "read", "turns", "push"])
 def test_no_kernel_touches_a_gap(form, folder):
     schedule = workloads.adam(LIST, 2, "fp16").schedules[FUSED]

@@ -1,5 +1,5 @@
 // list
-namespace in_k_d649cef16a9a {  // so that the kernels of a Plan make one file
+namespace in_k_30aa7541a979 {  // so that the kernels of a Plan make one file
 struct Args {
   const fp16* t0;
   fp16* t1[2];
@@ -36,6 +36,10 @@ template <int V> DEVICE Spot spot(const Args& a, i64 i) {
 
 // A bucket's begin, end and tensor, then how far the tensor lies from its place in a row in each buffer.
 enum { SHIFTS = 0, WORDS = SHIFT + SHIFTS, RINGS = 1 };
+
+// What a lane has asked for: its word of the bucket after the next, its shifts of the next.
+struct Ahead { i64 word; };
+
 DEVICE volatile i64* words(int ring, u32 slot) {
   __shared__ i64 all[THREADS / 32][RINGS][3][WORDS];
   return all[threadIdx.x / 32][ring][slot];
@@ -44,14 +48,14 @@ DEVICE volatile i64* words(int ring, u32 slot) {
 // For the next bucket its shifts, for the one after that its place.
 DEVICE Ahead ask(const Args& a, int ring, u32 slot, const Buckets& all, i64 after) {
   const i64 piece = words(ring, following(slot))[PIECE];
-  return {bucket_word(all, after), 0};
+  return {bucket_word(all, after)};
 }
 
 // Puts what was asked for in its place; the slot of the next bucket.
 DEVICE u32 settle(int ring, u32 slot, const Ahead& of) {
   slot = following(slot);
   __syncwarp();
-  
+
   if (LANE <= PIECE) words(ring, following(slot))[LANE] = of.word;
   __syncwarp();
   return slot;
@@ -59,7 +63,7 @@ DEVICE u32 settle(int ring, u32 slot, const Ahead& of) {
 
 // Begins with bucket `first` in slot 0; `second` follows.
 DEVICE void prepare(const Args& a, int ring, const Buckets& all, i64 first, i64 second) {
-  const Ahead of = {bucket_word(all, first), 0};
+  const Ahead of = {bucket_word(all, first)};
   settle(ring, 1, of);
   settle(ring, 2, ask(a, ring, 2, all, second));
 }
@@ -126,7 +130,7 @@ DEVICE void pieces1(const Args& a, const Spot (&at)[1], const double* parts0) {
   if (at[u].c0 == 0) put(a.t2 + at[u].piece, y1);
 }
 
-extern "C" __global__ void __launch_bounds__(BOUNDS) k_d649cef16a9a(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(BOUNDS) k_30aa7541a979(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce_start(a.team, ++met);

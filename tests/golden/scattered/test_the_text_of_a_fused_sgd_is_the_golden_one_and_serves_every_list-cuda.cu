@@ -1,5 +1,5 @@
 // fused
-namespace in_k_68f9df5e1e53 {  // so that the kernels of a Plan make one file
+namespace in_k_92c1cfa50c7e {  // so that the kernels of a Plan make one file
 struct Args {
   float* t0;
   const fp16* t1[2];
@@ -37,6 +37,10 @@ template <int V> DEVICE Spot spot(const Args& a, i64 i) {
 
 // A bucket's begin, end and tensor, then how far the tensor lies from its place in a row in each buffer.
 enum { SHIFTS = 3, WORDS = SHIFT + SHIFTS, RINGS = PUSH ? RANKS : 1 };
+
+// What a lane has asked for: its word of the bucket after the next, its shifts of the next.
+struct Ahead { i64 word, shift0; };
+
 DEVICE volatile i64* words(int ring, u32 slot) {
   __shared__ i64 all[THREADS / 32][RINGS][3][WORDS];
   return all[threadIdx.x / 32][ring][slot];
@@ -45,14 +49,14 @@ DEVICE volatile i64* words(int ring, u32 slot) {
 // For the next bucket its shifts, for the one after that its place.
 DEVICE Ahead ask(const Args& a, int ring, u32 slot, const Buckets& all, i64 after) {
   const i64 piece = words(ring, following(slot))[PIECE];
-  return {bucket_word(all, after), LANE < SHIFTS ? a.shift[piece * SHIFTS + LANE] : 0};
+  return {bucket_word(all, after), LANE + 0 < SHIFTS ? a.shift[piece * SHIFTS + LANE + 0] : 0};
 }
 
 // Puts what was asked for in its place; the slot of the next bucket.
 DEVICE u32 settle(int ring, u32 slot, const Ahead& of) {
   slot = following(slot);
   __syncwarp();
-  if (LANE < SHIFTS) words(ring, slot)[SHIFT + LANE] = of.shift;
+  if (LANE + 0 < SHIFTS) words(ring, slot)[SHIFT + LANE + 0] = of.shift0;
   if (LANE <= PIECE) words(ring, following(slot))[LANE] = of.word;
   __syncwarp();
   return slot;
@@ -60,7 +64,7 @@ DEVICE u32 settle(int ring, u32 slot, const Ahead& of) {
 
 // Begins with bucket `first` in slot 0; `second` follows.
 DEVICE void prepare(const Args& a, int ring, const Buckets& all, i64 first, i64 second) {
-  const Ahead of = {bucket_word(all, first), 0};
+  const Ahead of = {bucket_word(all, first)};
   settle(ring, 1, of);
   settle(ring, 2, ask(a, ring, 2, all, second));
 }
@@ -143,7 +147,7 @@ DEVICE void share0(const Args& a, const Spot (&at)[U], const bool (&live)[U]) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(BOUNDS) k_68f9df5e1e53(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(BOUNDS) k_92c1cfa50c7e(const __grid_constant__ Args a) {
   const u32 epoch = a.team.state->epoch[blockIdx.x];
   u32 met = epoch;
   if (a.team.meets & 1) announce_start(a.team, ++met);
