@@ -90,6 +90,17 @@ def test_every_workload_schedule_and_dtype_equals_the_oracle(ranks, symmetric, t
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 
 
+@pytest.mark.parametrize("form", ["turns", "push"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_peers_parts_may_come_in_any_form(ranks, form, tmp_path):
+    if gpu_count() < ranks:
+        pytest.skip(f"needs {ranks} GPUs, {gpu_count()} found")
+    # Few CTAs: what is pushed comes in many rounds.
+    options = ("--quick", "--only", "fp16", "--form", form, "--ctas", "3", "--out", str(tmp_path))
+    done = mpiexec(ranks, "benchmarks/gpu_check.py", *options, timeout_s=280)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+
+
 def test_new_scalars_need_no_new_graph():
     workload = workloads.adam(5003, ranks=1, dtype="fp16")
     program = workload.schedules["fuse(RS-Opt-AG)"].program
