@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from coconet_lab.kernels import kernel as k
 from coconet_lab.kernels.cuda_abi import scattered_tensors
-from coconet_lab.kernels.cuda_phase import PhasePrinter, finished_name
+from coconet_lab.kernels.cuda_phase import PhasePrinter, finished_name, indent
 from coconet_lab.kernels.cuda_push import ahead
 from coconet_lab.kernels.cuda_scalar import fold_of, register_type
 
@@ -88,22 +88,26 @@ DEVICE void prepare(const Args& a, int ring, const Buckets& all, i64 first, i64 
 def bucket_loop(printer: _Printer, n: int, call: dict[str, str]) -> Iterator[str]:
     """The loop of phase `n`; `call` has its function's calls by what they work on."""
     yield from _finish(printer, n)
-    sums = tuple(a for a in printer.accumulators(n) if printer.kernel.accumulators[a].per_piece)
-    if sums:
-        yield from _whole_buckets(printer, call, sums)
+    if _sums(printer, n):
+        yield from _whole_buckets(printer, call, _sums(printer, n))
     elif printer.sent(n):
         yield "if (PUSH && a.push) {"
-        yield from _indent(_rounds(printer, n, call))
+        yield from indent(_rounds(printer, n, call))
         yield "} else {"
-        yield from _indent(_spans(printer, call))
+        yield from indent(_spans(printer, call))
         yield "}"
     else:
         yield from _spans(printer, call)
 
 
-def share_bucket_loop(printer: _Printer, call: dict[str, str]) -> Iterator[str]:
-    """The same walk once more, to send what was stored."""
-    yield from _spans(printer, call)
+def share_bucket_loop(printer: _Printer, n: int, call: dict[str, str]) -> Iterator[str]:
+    """The walk of phase `n` once more, to send what the same thread has stored."""
+    yield from _whole_buckets(printer, call, ()) if _sums(printer, n) else _spans(printer, call)
+
+
+def _sums(printer: _Printer, n: int) -> tuple[int, ...]:
+    """The reductions of phase `n` that have a result for each tensor of the list."""
+    return tuple(a for a in printer.accumulators(n) if printer.kernel.accumulators[a].per_piece)
 
 
 def _whole_buckets(printer: _Printer, call: dict[str, str], sums: Sequence[int]) -> Iterator[str]:
@@ -116,19 +120,19 @@ def _whole_buckets(printer: _Printer, call: dict[str, str], sums: Sequence[int])
     yield f"  const Ahead of = ask(a, 0, slot, {OWN}, b + 2 * warps);"
     yield "  volatile i64* here = words(0, slot);"
     yield "  const i64 begin = here[BEGIN], end = here[END], piece = here[PIECE];"
-    yield from (f"  {printer.wide(a)} sum{a} = {_none(printer, a)};" for a in sums)
+    yield from (f"  {printer.wide(a)} sum{a} = {printer.none(a)};" for a in sums)
     yield "  i64 rest = begin;"
     if width > 1:
         yield f"  if (a.vectors && {_aligned(printer)}) {{"
         yield f"    const i64 vectors = (end - begin) / {width};"
         yield "    for (i64 i = threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {"
-        yield from _indent(_spots(width, "begin", "u == 0 || i + u * 32 < vectors"), 6)
+        yield from indent(_spots(width, "begin", "u == 0 || i + u * 32 < vectors"), 6)
         yield f"      {call['vectors']}"
         yield "    }"
         yield f"    rest += vectors * {width};"
         yield "  }"
     yield "  for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {"
-    yield from _indent(_one("i"), 4)
+    yield from indent(_one("i"), 4)
     yield f"    {call['one']}"
     yield "  }"
     for a in sums:
@@ -160,13 +164,13 @@ def _spans(printer: _Printer, call: dict[str, str]) -> Iterator[str]:
     yield from _span(printer)
     yield "for (i64 s = warp; s < a.buckets * SPANS; s += warps) {"
     yield f"  const Ahead of = ask(a, 0, slot, {OWN}, (s + 2 * warps) / SPANS);"
-    yield from _indent(_span_here(printer))
+    yield from indent(_span_here(printer))
     yield "  if (UNROLL > 1 && by_vectors && count == SPAN) {"
     yield "    const i64 i = threadIdx.x % 32;"
-    yield from _indent(_spots(width, "low", "true"), 4)
+    yield from indent(_spots(width, "low", "true"), 4)
     yield f"    {call['vectors']}"
     yield "  } else {"
-    yield from _indent(_rest(width, call["vector"], call["one"], ""), 4)
+    yield from indent(_rest(width, call["vector"], call["one"], ""), 4)
     yield "  }"
     yield "  slot = settle(0, slot, of);"
     yield "}"
@@ -178,13 +182,13 @@ def _rest(width: int, vector: str, one: str, source: str) -> Iterator[str]:
     yield "for (i64 i = threadIdx.x % 32; i < vectors; i += 32) {"
     if source:
         yield f"  {source.format(at=f'i * {width}')}"
-    yield from _indent(_one(f"low + i * {width}"))
+    yield from indent(_one(f"low + i * {width}"))
     yield f"  {vector}"
     yield "}"
     yield f"for (i64 i = vectors * {width} + threadIdx.x % 32; i < count; i += 32) {{"
     if source:
         yield f"  {source.format(at='i')}"
-    yield from _indent(_one("low + i"))
+    yield from indent(_one("low + i"))
     yield f"  {one}"
     yield "}"
 
@@ -202,16 +206,16 @@ def _rounds(printer: _Printer, n: int, call: dict[str, str]) -> Iterator[str]:
     yield f"  if (n >= 0) of = ask(a, 0, slot, {OWN}, (s + 2 * warps) / SPANS);"
     yield from ahead(f"far = push{n}<{width}, UNROLL, SPANS>(a, number + 1, far, s + warps, warps);")
     yield "  const u32 next = settle(0, slot, of);"
-    yield from _indent(_span_here(printer))
+    yield from indent(_span_here(printer))
     yield "  if (by_vectors && count == SPAN) {"
     yield "    const i64 i = threadIdx.x % 32;"
-    yield from _indent(_spots(width, "low", "true"), 4)
+    yield from indent(_spots(width, "low", "true"), 4)
     yield f"    const Source from = {{number, (int)(threadIdx.x / 32 * SPAN + i * {width}), 32 * {width}}};"
     yield f"    {call['staged']}"
     yield "  } else {"
     yield "    await_push(a.team, number);"
     source = "const Source from = {{number, (int)(threadIdx.x / 32 * SPAN + {at}), 0}};"
-    yield from _indent(_rest(width, call["ready"], call["ready_one"], source), 4)
+    yield from indent(_rest(width, call["ready"], call["ready_one"], source), 4)
     yield "  }"
     yield "  slot = next;"
     yield "}"
@@ -255,10 +259,6 @@ def _finish(printer: _Printer, n: int) -> Iterator[str]:
     yield "__syncthreads();"
 
 
-def _none(printer: _Printer, a: int) -> str:
-    return f"{fold_of(printer.kernel.accumulators[a].fn)}::none({printer.wide(a)}())"
-
-
 def _aligned(printer: _Printer) -> str:
     """Whether a bucket begins at a multiple of a vector in every tensor that is read or written by vectors."""
     kernel, folding = printer.kernel, printer.folding
@@ -271,8 +271,3 @@ def _aligned(printer: _Printer) -> str:
     if folding.has_dropout and (not in_a_row or folding.width < DRAWN):
         aligned += f" && begin % {DRAWN} == 0"
     return aligned
-
-
-def _indent(lines: Iterator[str], by: int = 2) -> Iterator[str]:
-    for line in lines:
-        yield line if line.startswith("#") or not line else " " * by + line

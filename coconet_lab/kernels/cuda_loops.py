@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from coconet_lab.kernels.cuda_abi import has_buckets
 from coconet_lab.kernels.cuda_buckets import bucket_loop, share_bucket_loop
-from coconet_lab.kernels.cuda_phase import PhasePrinter
+from coconet_lab.kernels.cuda_phase import PhasePrinter, indent
 from coconet_lab.kernels.cuda_push import flat_rounds
 from coconet_lab.kernels.cuda_scalar import fold_of
 
@@ -25,13 +25,13 @@ def loops(printer: _Printer, n: int) -> Iterator[str]:
     rows = [a for a in printer.accumulators(n) if phase.kept_runs(a)]
     for a in printer.accumulators(n):
         if a not in rows and not printer.kernel.accumulators[a].per_piece:
-            yield f"{printer.wide(a)} sum{a} = {_none(printer, a)};"
+            yield f"{printer.wide(a)} sum{a} = {printer.none(a)};"
     if printer.element_body(n):
         if rows:
             yield from _row_loop(printer, n, rows)
         elif has_buckets(printer.kernel):
             yield "{"
-            yield from _indent(bucket_loop(printer, n, _bucket_calls(printer, n)))
+            yield from indent(bucket_loop(printer, n, _bucket_calls(printer, n)))
             yield "}"
         else:
             yield from _flat_loop(printer, n)
@@ -47,13 +47,9 @@ def loops(printer: _Printer, n: int) -> Iterator[str]:
 def share_loops(printer: _Printer, n: int) -> Iterator[str]:
     """The same loops once more: each thread comes to the elements it has stored itself, and waits for nobody."""
     if has_buckets(printer.kernel):
-        yield from share_bucket_loop(printer, _bucket_calls(printer, n, shares=True))
+        yield from share_bucket_loop(printer, n, _bucket_calls(printer, n, shares=True))
     else:
         yield from _flat_loop(printer, n, shares=True)
-
-
-def _none(printer: _Printer, a: int) -> str:
-    return f"{fold_of(printer.kernel.accumulators[a].fn)}::none({printer.wide(a)}())"
 
 
 def _call(printer: _Printer, n: int, width: str, unroll: str, shares: bool = False, how: str = "PULL") -> str:
@@ -95,7 +91,7 @@ def _flat_loop(printer: _Printer, n: int, shares: bool = False) -> Iterator[str]
         yield f"i64 start{n} = thread;"
         yield "if (PUSH && a.push) {"
         rounds = flat_rounds(n, printer.folding, _call(printer, n, str(width), "UNROLL", how="STAGED"))
-        yield from _indent(rounds)
+        yield from indent(rounds)
         yield "}"
     if width > 1:
         yield f"for (i64 i = {first}; i < a.vectors; i += threads * UNROLL) {{"
@@ -126,7 +122,7 @@ def _row_loop(printer: _Printer, n: int, rows: list[int]) -> Iterator[str]:
     step = "threads / 32" if by_warp else "threads"
     yield f"  for (i64 row = {'thread / 32' if by_warp else 'thread'}; row < rows; row += {step}) {{"
     for a in rows:
-        yield f"    {printer.wide(a)} sum{a} = {_none(printer, a)};"
+        yield f"    {printer.wide(a)} sum{a} = {printer.none(a)};"
     yield "    Spot start = {};"
     yield from (f"    {line}" for line in _coordinates(printer, "row", kept, "1"))
     if by_warp and width > 1:
@@ -168,8 +164,3 @@ def _coordinates(printer: _Printer, number: str, runs: tuple[int, ...], width: s
     yield f"start.c{runs[0]} = rest_{number};"
     if last in runs and width != "1":
         yield f"start.c{last} *= {width};"
-
-
-def _indent(lines: Iterator[str]) -> Iterator[str]:
-    for line in lines:
-        yield line if line.startswith("#") else f"  {line}"

@@ -63,6 +63,12 @@ def seeds(statements: Iterable[k.Statement]) -> list[int]:
     return sorted({s.seed for s in statements if isinstance(s, k.Drop)})
 
 
+def indent(lines: Iterable[str], by: int = 2) -> Iterator[str]:
+    """Lines further in; the preprocessor's stay where they are."""
+    for line in lines:
+        yield line if line.startswith("#") or not line else " " * by + line
+
+
 def finished_name(accumulator: int) -> str:
     """The function that has the results of a reduction for the first tensors of a list."""
     return f"finished{accumulator}"

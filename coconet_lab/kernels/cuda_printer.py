@@ -25,9 +25,19 @@ from coconet_lab.kernels.cuda_abi import (
 from coconet_lab.kernels.cuda_buckets import finished, places
 from coconet_lab.kernels.cuda_exchange import exchange
 from coconet_lab.kernels.cuda_loops import loops, share_loops
-from coconet_lab.kernels.cuda_phase import OUTPUTS, STORES, PhasePrinter, needed, operands, seeds, shown, uniform
+from coconet_lab.kernels.cuda_phase import (
+    OUTPUTS,
+    STORES,
+    PhasePrinter,
+    indent,
+    needed,
+    operands,
+    seeds,
+    shown,
+    uniform,
+)
 from coconet_lab.kernels.cuda_push import keep, kept, push_function, sent, takes
-from coconet_lab.kernels.cuda_scalar import accumulator_type, register_type
+from coconet_lab.kernels.cuda_scalar import accumulator_type, fold_of, register_type
 from coconet_lab.kernels.cuda_space import Folding, fold
 
 __all__ = ["CudaSource", "prelude", "print_kernel"]
@@ -144,7 +154,7 @@ class _Printer:
             yield from self.phase_function(n)
         yield ""
         yield f'extern "C" __global__ void __launch_bounds__(BOUNDS) {name}(const __grid_constant__ Args a) {{'
-        yield from _indent(self.kernel_body())
+        yield from indent(self.kernel_body())
         yield "}"
         yield "}"
 
@@ -225,6 +235,10 @@ class _Printer:
         """The wide type of a reduction."""
         return accumulator_type(self.kernel.accumulators[accumulator].dtype)
 
+    def none(self, accumulator: int) -> str:
+        """What a reduction starts from."""
+        return f"{fold_of(self.kernel.accumulators[accumulator].fn)}::none({self.wide(accumulator)}())"
+
     def phase_function(self, n: int) -> Iterator[str]:
         """The function of phase `n`: U vectors of V elements, so that their loads are in flight together."""
         body = self.element_body(n)
@@ -237,21 +251,21 @@ class _Printer:
             yield f"template <int V, int U{pushing}>"
             source = ", const Source& from" if self.sent(n) else ""
             yield f"DEVICE void phase{n}(const Args& a, const Spot (&at)[U], const bool (&live)[U]{source}{extra}) {{"
-            yield from _indent(self.vectors(n))
+            yield from indent(self.vectors(n))
             yield "}"
         if self.sent(n):
             yield from push_function(n, body, self.kernel, self.folding)
         if self.shared(n):
             yield "template <int V, int U>"
             yield f"DEVICE void share{n}(const Args& a, const Spot (&at)[U], const bool (&live)[U]) {{"
-            yield from _indent(PhasePrinter(self.kernel, self.folding).shares(self.shared(n)))
+            yield from indent(PhasePrinter(self.kernel, self.folding).shares(self.shared(n)))
             yield "}"
         pieces = self.piece_body(n)
         if pieces:
             extra = "".join(f", {kind} {name}" for kind, name in self.parameters(pieces, ()))
             yield f"DEVICE void pieces{n}(const Args& a, const Spot (&at)[1]{extra}) {{"
             yield "  enum { V = 1, U = 1, u = 0, j = 0 };"
-            yield from _indent(self.one_vector(pieces, loads=True))
+            yield from indent(self.one_vector(pieces, loads=True))
             yield "}"
 
     def vectors(self, n: int) -> Iterator[str]:
@@ -263,7 +277,7 @@ class _Printer:
         if reads:
             yield "#pragma unroll"
             yield "for (int u = 0; u < U; ++u) if (live[u]) {"
-            yield from _indent(line for _, text in reads for line in text.split("\n"))
+            yield from indent(line for _, text in reads for line in text.split("\n"))
             yield "}"
         if sent(body, self.kernel, self.folding):
             yield from takes(body, self.kernel, self.folding)
@@ -273,7 +287,7 @@ class _Printer:
         yield from (made.format(r=r) for r in printer.divisors(body))
         yield "#pragma unroll"
         yield "for (int u = 0; u < U; ++u) if (live[u]) {"
-        yield from _indent(self.one_vector(body, self.shared(n)))
+        yield from indent(self.one_vector(body, self.shared(n)))
         yield "}"
 
     def one_vector(
@@ -293,7 +307,7 @@ class _Printer:
             yield "#pragma unroll"
             yield "for (int j = 0; j < V; ++j) {"
         inner = list(printer.element(body, skip=early, divisors=() if loads else printer.divisors(body)))
-        yield from inner if loads else _indent(iter(inner))
+        yield from inner if loads else indent(iter(inner))
         if not loads:
             yield "}"
         yield from printer.writes(body, shared)
@@ -323,7 +337,7 @@ class _Printer:
             yield from loops(self, n)
             if self.shared(n):
                 yield "if (DEFER) {  // reading all peers first, then writing to them, keeps both ways of a link busy"
-                yield from _indent(share_loops(self, n))
+                yield from indent(share_loops(self, n))
                 yield "}"
             if self.accumulators(n):
                 exchanges += 1
@@ -374,8 +388,3 @@ class _Printer:
                 yield from (f"if (thread == 0) down(r{s.arg}, *{copy});" for copy in copies)
             else:
                 yield printer.define(s)
-
-
-def _indent(lines: Iterator[str]) -> Iterator[str]:
-    for line in lines:
-        yield line if line.startswith("#") or not line else f"  {line}"

@@ -218,6 +218,21 @@ def many_tensors():
     return cl.program("p", outputs=[cl.div(x, cl.norm(x, name="norm"), name="y")], ranks=2)
 
 
+def gathered_with_norms():
+    """What goes to all ranks is added up for each tensor in the same phase: a warp has whole buckets then."""
+    g = cl.tensor("g", cl.FP32, [(5000,), (3,), (1024,), (2050,)], cl.Local)
+    part = cl.reduce_scatter(g, name="part")
+    y = cl.mul(part, 0.5, name="y")
+    s = cl.Schedule(cl.program("p", outputs=[cl.all_gather(y, name="whole"), cl.norm(y, name="norms")], ranks=2))
+    return s.fuse("part", "y", "whole", "norms", name="fused").program
+
+
+def test_a_rank_sends_in_its_turn_what_the_same_thread_has_stored(folder):
+    program = gathered_with_norms()
+    for form in ("read", "turns"):
+        assert_equals_oracle(None, cl.Schedule(program), random_inputs(program), folder, runs=3, form=form)
+
+
 @pytest.mark.parametrize("make", [many_buffers, many_tensors])
 def test_a_list_may_have_any_number_of_buffers_and_tensors(make, folder):
     program = make()
