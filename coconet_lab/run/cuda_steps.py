@@ -137,12 +137,19 @@ class Steps:
         if not 0 < loaded.staging_bytes <= self._staging_bytes:
             return None
         if index not in self._far_tables and has_buckets(entry.kernel):
-            found = [bucket_tables(entry.kernel, rank, chunk) for rank in range(entry.kernel.space.ranks)]
-            self._far_tables[index] = [
-                {name: self.memory.on_device(table[name]) for name in ("bucket_start", "bucket_piece")}
-                for table in found
-            ]
+            ranks = range(entry.kernel.space.ranks)
+            self._far_tables[index] = [self._far_table(index, loaded.source, entry, chunk, rank) for rank in ranks]
         return Staging(self.memory.peers(f"staging {entry.stream}"), self._far_tables.get(index, ()))
+
+    def _far_table(
+        self, index: int, source: CudaSource, entry: Launch, chunk: Range | None, rank: int
+    ) -> dict[str, int]:
+        """Where the buckets of a rank lie; this rank's own tables are there already."""
+        scratch = self._scratch(index, source, entry, chunk)
+        if rank == self.place.index and scratch is not None:
+            return scratch.tables
+        tables = bucket_tables(entry.kernel, rank, chunk)
+        return {name: self.memory.on_device(tables[name]) for name in ("bucket_start", "bucket_piece")}
 
     def _scratch(self, index: int, source: CudaSource, entry: Launch, chunk: Range | None) -> Scratch | None:
         """Made once for each entry: other CTAs and unrolling change none of it."""

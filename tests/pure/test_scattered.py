@@ -85,6 +85,15 @@ def test_tables_take_at_most_six_tenths_of_a_percent_of_bert_s_weights(dtype, co
     assert run_time_extents(entry.kernel, list(places.values())).nbytes < 0.0001 * weights
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_so_do_the_tables_of_a_rank_that_pushes(ranks):
+    made = workloads.adam(elements=list(workloads.BERT_SHAPES), ranks=ranks, dtype="fp16")
+    (entry,) = [e for e in lower(made.schedules[FUSED].program).entries if isinstance(e, Launch)]
+    tables = [bucket_tables(entry.kernel, rank) for rank in range(ranks)]
+    pushed = sum(table["bucket_start"].nbytes + table["bucket_piece"].nbytes for table in tables)
+    assert pushed <= 0.004 * 4 * sum(int(np.prod(shape)) for shape in workloads.BERT_SHAPES)
+
+
 # -- Plans -----------------------------------------------------------------------------------------------------------
 
 
