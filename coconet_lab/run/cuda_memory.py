@@ -12,11 +12,11 @@ from coconet_lab.ir.dtypes import BF16, DType
 from coconet_lab.ir.rounding import poison
 from coconet_lab.ir.types import block_extent
 from coconet_lab.kernels.plan import Buffer, Plan, Slot
-from coconet_lab.kernels.scatter import shifts, spans
+from coconet_lab.kernels.scatter import spans
 from coconet_lab.run.cublas import WORKSPACE_BYTES, Cublas
 from coconet_lab.run.cuda_device import device_malloc, explained, import_cupy
 from coconet_lab.run.cuda_symmetric import Arena
-from coconet_lab.run.engine_memory import Place, stored_shape
+from coconet_lab.run.engine_memory import Buffers, Place, stored_shape
 
 Array = np.ndarray[Any, Any]
 _ALIGNMENT = 256
@@ -70,7 +70,7 @@ def symmetric_layout(plan: Plan, extra: Iterable[tuple[str, int]]) -> Layout:
     return layout
 
 
-class DeviceMemory:
+class DeviceMemory(Buffers[Any]):
     """Buffers of one rank as CuPy arrays.
 
     Parameters
@@ -169,25 +169,6 @@ class DeviceMemory:
         nbytes = max(1, math.prod(shape) * dtype.itemsize)
         block = memory.UnownedMemory(address, nbytes, self)
         return self._cupy.ndarray(shape, dtype, memory.MemoryPointer(block, 0))
-
-    def view(self, slot: Slot) -> Any:
-        """This rank's part of a value, in place; a scattered list has `parts`."""
-        buffer, array = self.plan.buffers[slot.buffer], self.arrays[slot.buffer]
-        ranges = slot.type.ranges(self.place.index, self.place.ranks)
-        if buffer.placement == "block":
-            return array[tuple(slice(0, stop - start) for start, stop in ranges)]
-        return array[tuple(slice(start, stop) for start, stop in ranges)]
-
-    def parts(self, slot: Slot) -> list[Any]:
-        """This rank's part of a value, in place: of a list, one row a tensor."""
-        if not slot.type.is_list:
-            return [self.view(slot)]
-        buffer, array = self.plan.buffers[slot.buffer], self.arrays[slot.buffer]
-        return [array[a:b] for a, b in spans(buffer, slot.type, self.place.index, self.place.ranks)]
-
-    def shifts(self, name: str) -> Array:
-        """Of a list's buffer: what turns a flat index into an element of it, for each tensor."""
-        return shifts(self.plan.buffers[name], self.place.index, self.place.ranks)
 
     def runs(self, slot: Slot) -> list[tuple[int, int]]:
         """Address and elements of what a collective takes: of a list each tensor, else the largest block."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -97,7 +97,46 @@ class Widened:
             widen(self._array, self.wide, self._dtype)
 
 
-class Memory:
+A = TypeVar("A")
+
+
+class Buffers(Generic[A]):
+    """Where values lie among the buffers of one rank, be they on the host or on a GPU.
+
+    Attributes
+    ----------
+    plan : Plan
+    place : Place
+    arrays : dict of name to array
+        The buffers that this rank holds.
+    """
+
+    plan: Plan
+    place: Place
+    arrays: dict[str, A]
+
+    def view(self, slot: Slot) -> A:
+        """This rank's part of a value, in place; a scattered list has `parts`."""
+        buffer, array = self.plan.buffers[slot.buffer], cast(Any, self.arrays[slot.buffer])
+        ranges = slot.type.ranges(self.place.index, self.place.ranks)
+        if buffer.placement == "block":
+            ranges = tuple((0, stop - start) for start, stop in ranges)
+        index: Any = (..., *(slice(start, stop) for start, stop in ranges))  # a view also of a zero-dim array
+        return cast(A, array[index])
+
+    def parts(self, slot: Slot) -> list[A]:
+        """This rank's part of a value, in place: of a list, one row a tensor."""
+        if not slot.type.is_list:
+            return [self.view(slot)]
+        buffer, array = self.plan.buffers[slot.buffer], cast(Any, self.arrays[slot.buffer])
+        return [array[a:b] for a, b in spans(buffer, slot.type, self.place.index, self.place.ranks)]
+
+    def shifts(self, name: str) -> Array:
+        """Of a list's buffer: what turns a flat index into an element of it, for each tensor."""
+        return shifts(self.plan.buffers[name], self.place.index, self.place.ranks)
+
+
+class Memory(Buffers[Array]):
     """Buffers as arrays. Everything that peers reach lies in one symmetric allocation, at equal offsets on all ranks.
 
     Parameters
@@ -135,23 +174,6 @@ class Memory:
             raw = _aligned(nbytes)
         return raw.view(buffer.type.dtype.numpy).reshape(shape)
 
-    def view(self, slot: Slot) -> Array:
-        """This rank's part of a value, in place; a scattered list has `parts`."""
-        buffer, array = self.plan.buffers[slot.buffer], self.arrays[slot.buffer]
-        ranges = slot.type.ranges(self.place.index, self.place.ranks)
-        if buffer.placement == "block":
-            ranges = tuple((0, stop - start) for start, stop in ranges)
-        index: Any = (..., *(slice(start, stop) for start, stop in ranges))  # a view also of a zero-dim array
-        part: Array = array[index]
-        return part
-
-    def parts(self, slot: Slot) -> list[Array]:
-        """This rank's part of a value, in place: of a list, one row a tensor."""
-        if not slot.type.is_list:
-            return [self.view(slot)]
-        buffer, array = self.plan.buffers[slot.buffer], self.arrays[slot.buffer]
-        return [array[a:b] for a, b in spans(buffer, slot.type, self.place.index, self.place.ranks)]
-
     def take(self, slot: Slot) -> Array:
         """A copy of this rank's part of a value."""
         parts = self.parts(slot)
@@ -171,10 +193,6 @@ class Memory:
         """The run-time extents of a launch, with the places of scattered lists."""
         chosen = (slot for slot, tensor in zip(launch.tensors, launch.kernel.tensors) if tensor.scattered)
         return run_time_extents(launch.kernel, [self.shifts(slot.buffer) for slot in chosen])
-
-    def shifts(self, name: str) -> Array:
-        """Of a list's buffer: what turns a flat index into an element of it, for each tensor."""
-        return shifts(self.plan.buffers[name], self.place.index, self.place.ranks)
 
     def widened(self, slot: Slot, part: Array, dtype: DType, *, is_whole: bool, is_packed: bool = False) -> Widened:
         """A part of a value as a library call takes it; whole operands are shared by the chunks of an overlap."""
