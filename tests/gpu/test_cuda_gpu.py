@@ -101,6 +101,16 @@ def test_peers_parts_may_come_in_any_form(ranks, form, tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 
 
+def test_a_link_is_measured_read_written_and_both():
+    if gpu_count() < 2:
+        pytest.skip(f"needs 2 GPUs, {gpu_count()} found")
+    done = mpiexec(2, "benchmarks/gpu_link.py", "--mib", "64", timeout_s=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rates = {line.split()[0]: float(line.split()[3]) for line in done.stdout.splitlines() if "GB/s" in line}
+    assert rates.keys() == {"reads", "writes", "both"}
+    assert min(rates.values()) > 1
+
+
 def test_new_scalars_need_no_new_graph():
     workload = workloads.adam(5003, ranks=1, dtype="fp16")
     program = workload.schedules["fuse(RS-Opt-AG)"].program

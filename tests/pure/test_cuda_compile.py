@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import cuda_samples as samples
 import pytest
@@ -99,6 +101,15 @@ def test_a_vector_is_stored_by_16_byte_instructions_not_by_one_for_each_element(
     wide = len(re.findall(rb"st\.\S*v4\.\S*32", text))
     # Three tensors of state of two words each beside a 16-bit wire, else two (the third is what goes to all ranks).
     assert wide >= (3 * 2 if dtype == "fp16" else 2) + 2
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_kernels_that_measure_a_link_compile(arch, cache, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    gpu_link = importlib.import_module("gpu_link")
+    variant = Variant(arch, unroll=gpu_link.UNROLL, threads=gpu_link.THREADS)
+    code = compile_text("link", gpu_link.TEXT, variant, what="the link's kernels", cache=cache)
+    assert all(name.encode() in code for name in gpu_link.KERNELS)
 
 
 def test_names_that_would_end_a_comment_or_join_a_line_compile(cache):
