@@ -112,15 +112,20 @@ def fields(kernel: Kernel, folding: Folding) -> tuple[Field, ...]:
         found += [Field("piece_bucket", "const i64*"), Field("piece_elements", "const i64*")]
         if scattered_tensors(kernel):
             found.append(Field("shift", "const i64*"))
-    if pushed(kernel, folding):
-        found += [Field("push", "i64"), Field("stage", "unsigned char*", ranks)]
-        for t in pushed(kernel, folding):
-            found.append(Field(f"t{t}_far", f"const {C_TYPES[kernel.tensors[t].dtype]}*", ranks))
-        counts = "far_buckets" if has_buckets(kernel) else "far_vectors"
-        found.append(Field(counts, "i64", ranks))
-        if has_buckets(kernel):
-            found += [Field("far_start", "const i64*", ranks), Field("far_piece", "const i64*", ranks)]
-    return (*found, Field("team", "Team", team_words=ranks + 3))
+    return (*found, *push_fields(kernel, folding), Field("team", "Team", team_words=ranks + 3))
+
+
+def push_fields(kernel: Kernel, folding: Folding) -> list[Field]:
+    """The members that only a launch that pushes fills."""
+    ranks, tensors = kernel.space.ranks, pushed(kernel, folding)
+    if not tensors:
+        return []
+    found = [Field("push", "i64"), Field("stage", "unsigned char*", ranks)]
+    found += [Field(f"t{t}_far", f"const {C_TYPES[kernel.tensors[t].dtype]}*", ranks) for t in tensors]
+    if not has_buckets(kernel):
+        return [*found, Field("far_vectors", "i64", ranks)]
+    tables = [Field("far_start", "const i64*", ranks), Field("far_piece", "const i64*", ranks)]
+    return [*found, Field("far_buckets", "i64", ranks), *tables]
 
 
 def has_buckets(kernel: Kernel) -> bool:

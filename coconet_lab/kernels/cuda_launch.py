@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from coconet_lab.kernels.cuda_abi import (
     has_buckets,
     pack,
     peer_tensors,
+    push_fields,
     pushed,
     reduced_count,
     rows_of,
@@ -24,7 +26,7 @@ from coconet_lab.kernels.cuda_abi import (
 from coconet_lab.kernels.cuda_printer import CudaSource
 from coconet_lab.kernels.cuda_push import vector_bytes
 from coconet_lab.kernels.cuda_space import Walk, block_of, piece_borders, vector_counts, walk
-from coconet_lab.kernels.kernel import Kernel
+from coconet_lab.kernels.kernel import Kernel, Space
 
 Array = np.ndarray[Any, Any]
 
@@ -102,7 +104,7 @@ def staging_bytes(source: CudaSource, ctas: int, threads: int, unroll: int) -> i
 def partial_words(source: CudaSource, rank: int) -> tuple[list[int], int]:
     """Where each reduction's partial results start, and the words they take."""
     places, at = [], 0
-    buckets = len(bucket_tables(source.kernel, rank)["bucket_piece"]) if has_buckets(source.kernel) else 0
+    buckets = bucket_count(source.kernel.space, rank) if has_buckets(source.kernel) else 0
     for accumulator in source.kernel.accumulators:
         places.append(at)
         at += buckets if accumulator.per_piece else MAX_CTAS
@@ -126,10 +128,7 @@ def bucket_tables(
     row: `shifts` (see `scatter.shifts`), but counted from the first element walked too, those of one tensor together.
     """
     space = kernel.space
-    ((low, high),) = block_of(space, rank)
-    if chunk is not None and space.chunk_dim is not None:
-        base = low if space.chunk_dim == space.dim else 0
-        low, high = min(base + chunk[0], high), min(base + chunk[1], high)
+    low, high = _walked(space, rank, chunk)
     sizes = np.array([math.prod(piece) for piece in space.pieces], np.int64)
     borders = np.array(piece_borders(space), np.int64)
     here = np.maximum(borders[:-1][(borders[:-1] < high) & (borders[1:] > low)], low) if low < high else borders[:0]
@@ -143,6 +142,22 @@ def bucket_tables(
     if shifts:
         found["shift"] = np.stack([shifts[t] + low for t in sorted(shifts)], axis=1).ravel()
     return found
+
+
+def bucket_count(space: Space, rank: int, chunk: Range | None = None) -> int:
+    """How many buckets `bucket_tables` has."""
+    low, high = _walked(space, rank, chunk)
+    borders = piece_borders(space)
+    return bisect_left(borders, high) - bisect_right(borders, low) + 1 if low < high else 0
+
+
+def _walked(space: Space, rank: int, chunk: Range | None) -> Range:
+    """The elements of a list that a launch of `rank` walks."""
+    ((low, high),) = block_of(space, rank)
+    if chunk is None or space.chunk_dim is None:
+        return low, high
+    base = low if space.chunk_dim == space.dim else 0
+    return min(base + chunk[0], high), min(base + chunk[1], high)
 
 
 def arguments(
@@ -191,44 +206,53 @@ def arguments(
         values[f"t{t}_step"] = found.steps[t]
     values |= {f"s{s}": address for s, address in enumerate(scalars)}
     if kernel.accumulators and scratch is not None:
-        walks = [walk(kernel, r) for r in range(kernel.space.parts)]
-        places, _ = exchange_words(kernel, folding, walks)
-        partials, _ = partial_words(source, rank)
-        values |= {"partial": scratch.partial, "exchange": scratch.exchange, "half": scratch.half_words}
-        for a, accumulator in enumerate(kernel.accumulators):
-            values |= {f"a{a}_at": places[a], f"a{a}_partial": partials[a]}
-            values |= {f"a{a}_rows": rows_of(accumulator, kernel, folding, found)}
-            values |= {f"a{a}_count": reduced_count(accumulator, kernel)}
+        values |= _reduction_arguments(source, rank, found, scratch)
     if has_buckets(kernel) and scratch is not None:
-        buckets = len(bucket_tables(kernel, rank, chunk)["bucket_piece"])
+        buckets = bucket_count(kernel.space, rank, chunk)
         values |= {"pieces": len(kernel.space.pieces), "buckets": buckets, **scratch.tables}
-    if pushed(kernel, folding):
+    if staging is not None and pushed(kernel, folding):
         values |= _push_arguments(source, rank, tensors, staging, chunk)
+    else:
+        values |= {field.name: [0] * field.words for field in push_fields(kernel, folding)}
     return pack(source.layout, values)
 
 
+def _reduction_arguments(
+    source: CudaSource, rank: int, found: Walk, scratch: Scratch
+) -> dict[str, int | Sequence[int]]:
+    """Where the parts of each reduction lie, and how many results and elements it has."""
+    kernel, folding = source.kernel, source.folding
+    places, _ = exchange_words(kernel, folding, [walk(kernel, r) for r in range(kernel.space.parts)])
+    partials, _ = partial_words(source, rank)
+    values: dict[str, int | Sequence[int]] = {
+        "partial": scratch.partial, "exchange": scratch.exchange, "half": scratch.half_words
+    }  # fmt: skip
+    for a, accumulator in enumerate(kernel.accumulators):
+        values |= {f"a{a}_at": places[a], f"a{a}_partial": partials[a]}
+        values |= {f"a{a}_rows": rows_of(accumulator, kernel, folding, found)}
+        values |= {f"a{a}_count": reduced_count(accumulator, kernel)}
+    return values
+
+
 def _push_arguments(
-    source: CudaSource, rank: int, tensors: Sequence[Sequence[int]], staging: Staging | None, chunk: Range | None
+    source: CudaSource, rank: int, tensors: Sequence[Sequence[int]], staging: Staging, chunk: Range | None
 ) -> dict[str, int | Sequence[int]]:
     """What every rank takes from this one, and where it goes; nothing where not all ranks go by vectors."""
     kernel, folding = source.kernel, source.folding
     walks = [walk(kernel, r, chunk) for r in range(kernel.space.ranks)]
-    values: dict[str, int | Sequence[int]] = {}
+    values: dict[str, int | Sequence[int]] = {"push": 1, "stage": staging.addresses}
     for t in pushed(kernel, folding):
         start = walks[rank].origins[t] if kernel.tensors[t].scattered else 0
         item = kernel.tensors[t].dtype.itemsize
         values[f"t{t}_far"] = [tensors[t][rank] + (found.origins[t] - start) * item for found in walks]
+    if has_buckets(kernel):
+        values["far_buckets"] = [bucket_count(kernel.space, r, chunk) for r in range(len(walks))]
+        for name, table in (("far_start", "bucket_start"), ("far_piece", "bucket_piece")):
+            values[name] = [tables[table] for tables in staging.tables]
+        return values
     vectors = [vector_counts(kernel, found, _firsts(kernel, found, tensors))[0] for found in walks]
     by_vectors = all(count or found.total < folding.width for count, found in zip(vectors, walks))
-    values["push"] = int(staging is not None and (by_vectors or has_buckets(kernel)))
-    values["stage"] = staging.addresses if staging else [0] * kernel.space.ranks
-    if has_buckets(kernel):
-        values["far_buckets"] = [len(bucket_tables(kernel, r, chunk)["bucket_piece"]) for r in range(len(walks))]
-        for name, table in (("far_start", "bucket_start"), ("far_piece", "bucket_piece")):
-            values[name] = [tables[table] for tables in staging.tables] if staging else [0] * len(walks)
-    else:
-        values["far_vectors"] = vectors
-    return values
+    return values | {"push": int(by_vectors), "far_vectors": vectors}
 
 
 def _firsts(kernel: Kernel, found: Walk, tensors: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from coconet_lab.ir.types import Range, block_extent, block_range
@@ -100,6 +101,7 @@ class Walk:
         return math.prod(self.extents)
 
 
+@lru_cache(maxsize=8)
 def piece_borders(space: Space) -> tuple[int, ...]:
     """Flat index where each bucket of a list space starts, and the total at the end; none crosses a tensor."""
     starts = (0, *accumulate(math.prod(piece) for piece in space.pieces))

@@ -12,8 +12,9 @@ from coconet_lab.kernels.cuda_launch import staging_bytes
 from coconet_lab.kernels.cuda_meet import NAME, meet_text
 from coconet_lab.kernels.cuda_printer import CudaSource, print_kernel
 from coconet_lab.kernels.kernel import Kernel
-from coconet_lab.kernels.plan import AnyEntry, Collective, Launch, Library, Plan, Transfer
+from coconet_lab.kernels.plan import AnyEntry, Launch, Plan
 from coconet_lab.run.cuda_device import Gpu, import_cupy
+from coconet_lab.run.cuda_nccl import is_nccl
 from coconet_lab.run.cuda_symmetric import agreed, exchange
 from coconet_lab.run.cuda_tuning import (
     Tuning,
@@ -123,7 +124,7 @@ def _keeps_its_place(entry: AnyEntry) -> bool:
     """Whether its CTAs stay on the GPU until other ranks come: launches that wait, and the library's collectives."""
     if isinstance(entry, Launch):
         return _waits(entry.kernel)
-    return isinstance(entry, Collective | Transfer) or (isinstance(entry, Library) and entry.op.kind == "AllToAll")
+    return is_nccl(entry)
 
 
 def _waits(kernel: Kernel) -> bool:

@@ -163,7 +163,7 @@ def is_nccl(entry: AnyEntry) -> bool:
 
 def needs_group(plan: Plan) -> bool:
     """Whether a Plan has collectives of the library."""
-    return any(isinstance(e, Collective) or (isinstance(e, Library) and e.op.kind == "AllToAll") for e in plan.entries)
+    return any(is_nccl(e) and not isinstance(e, Transfer) for e in plan.entries)
 
 
 def needs_world(plan: Plan) -> bool:

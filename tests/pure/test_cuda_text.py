@@ -11,8 +11,8 @@ import pytest
 
 from coconet_lab.errors import CodegenError
 from coconet_lab.ir.dtypes import FP32, INT32
-from coconet_lab.kernels.cuda_abi import fields
-from coconet_lab.kernels.cuda_launch import Team, arguments, bucket_tables
+from coconet_lab.kernels.cuda_abi import MAX_CTAS, MAX_RANKS, SLOTS, STATE_BYTES, fields
+from coconet_lab.kernels.cuda_launch import Team, arguments, bucket_count, bucket_tables
 from coconet_lab.kernels.cuda_printer import prelude, print_kernel, split_phases
 from coconet_lab.kernels.cuda_scalar import custom, number
 from coconet_lab.kernels.cuda_space import fold, vector_counts, walk
@@ -34,6 +34,20 @@ def test_the_text_is_the_golden_one(name, golden):
 
 def test_the_prelude_is_the_golden_one(golden):
     golden(prelude(), ".cu")
+
+
+def test_what_a_kernel_and_the_host_count_with_are_the_same_numbers():
+    text = prelude()
+
+    def number_of(pattern):
+        (found,) = re.findall(pattern, text)
+        return int(found)
+
+    assert number_of(r"\bSLOTS = (\d+)") == SLOTS
+    assert number_of(r"\bEXCHANGE_LINE = (\d+)") == MAX_CTAS == number_of(r"epoch\[(\d+)\]")
+    assert number_of(r"pad \+ line \* (\d+)") == MAX_RANKS
+    words = re.search(r"struct State \{(.*?)\n\};", text, re.DOTALL).group(1).count("u32 ")
+    assert 4 * (words - 1 + MAX_CTAS) == STATE_BYTES
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -124,6 +138,17 @@ def test_bucket_tables_count_from_the_block():
     assert all(t["bucket_start"][0] == 0 for t in tables)
     assert tables[0]["piece_bucket"].tolist() == [0, 1, 3, 4, 4]
     assert tables[1]["piece_bucket"].tolist() == [0, 0, 0, 0, 3]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+@pytest.mark.parametrize("dim", [0, None])
+@pytest.mark.parametrize("chunk", [None, (0, 1), (1, 3), (7, 900), (0, 1024), (1000, 5000), (4000, 4000)])
+def test_the_buckets_of_a_list_are_counted_as_its_tables_have_them(ranks, dim, chunk):
+    pieces = ((5,), (0,), (1023,), (1024,), (3,), (2050,))
+    space = Space((4105,), dim, ranks, 0 if chunk else None, pieces)
+    kernel = replace(samples.list_norms(), space=space)
+    for rank in range(ranks):
+        assert bucket_count(space, rank, chunk) == len(bucket_tables(kernel, rank, chunk)["bucket_piece"])
 
 
 def test_reductions_over_different_dims_get_phases_of_their_own():
