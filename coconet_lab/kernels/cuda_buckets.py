@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from coconet_lab.kernels import kernel as k
 from coconet_lab.kernels.cuda_abi import scattered_tensors
-from coconet_lab.kernels.cuda_phase import PhasePrinter, finished_name, indent
+from coconet_lab.kernels.cuda_phase import PhasePrinter, finished_name, indent, one_spot, spots
 from coconet_lab.kernels.cuda_push import ahead
 from coconet_lab.kernels.cuda_scalar import fold_of, register_type
 
@@ -126,13 +126,13 @@ def _whole_buckets(printer: _Printer, call: dict[str, str], sums: Sequence[int])
         yield f"  if (a.vectors && {_aligned(printer)}) {{"
         yield f"    const i64 vectors = (end - begin) / {width};"
         yield "    for (i64 i = threadIdx.x % 32; i < vectors; i += 32 * UNROLL) {"
-        yield from indent(_spots(width, "begin", "u == 0 || i + u * 32 < vectors"), 6)
+        yield from indent(spots(_spot(f"begin + (i + u * 32) * {width}"), "u == 0 || i + u * 32 < vectors"), 6)
         yield f"      {call['vectors']}"
         yield "    }"
         yield f"    rest += vectors * {width};"
         yield "  }"
     yield "  for (i64 i = rest + threadIdx.x % 32; i < end; i += 32) {"
-    yield from indent(_one("i"), 4)
+    yield from indent(one_spot(_spot("i")), 4)
     yield f"    {call['one']}"
     yield "  }"
     for a in sums:
@@ -167,7 +167,7 @@ def _spans(printer: _Printer, call: dict[str, str]) -> Iterator[str]:
     yield from indent(_span_here(printer))
     yield "  if (UNROLL > 1 && by_vectors && count == SPAN) {"
     yield "    const i64 i = threadIdx.x % 32;"
-    yield from indent(_spots(width, "low", "true"), 4)
+    yield from indent(spots(_spot(f"low + (i + u * 32) * {width}"), "true"), 4)
     yield f"    {call['vectors']}"
     yield "  } else {"
     yield from indent(_rest(width, call["vector"], call["one"], ""), 4)
@@ -182,13 +182,13 @@ def _rest(width: int, vector: str, one: str, source: str) -> Iterator[str]:
     yield "for (i64 i = threadIdx.x % 32; i < vectors; i += 32) {"
     if source:
         yield f"  {source.format(at=f'i * {width}')}"
-    yield from indent(_one(f"low + i * {width}"))
+    yield from indent(one_spot(_spot(f"low + i * {width}")))
     yield f"  {vector}"
     yield "}"
     yield f"for (i64 i = vectors * {width} + threadIdx.x % 32; i < count; i += 32) {{"
     if source:
         yield f"  {source.format(at='i')}"
-    yield from indent(_one("low + i"))
+    yield from indent(one_spot(_spot("low + i")))
     yield f"  {one}"
     yield "}"
 
@@ -209,7 +209,7 @@ def _rounds(printer: _Printer, n: int, call: dict[str, str]) -> Iterator[str]:
     yield from indent(_span_here(printer))
     yield "  if (by_vectors && count == SPAN) {"
     yield "    const i64 i = threadIdx.x % 32;"
-    yield from indent(_spots(width, "low", "true"), 4)
+    yield from indent(spots(_spot(f"low + (i + u * 32) * {width}"), "true"), 4)
     yield f"    const Source from = {{number, (int)(threadIdx.x / 32 * SPAN + i * {width}), 32 * {width}}};"
     yield f"    {call['staged']}"
     yield "  } else {"
@@ -222,19 +222,9 @@ def _rounds(printer: _Printer, n: int, call: dict[str, str]) -> Iterator[str]:
     yield "met = before + (u32)rounds;"
 
 
-def _spots(width: int, first: str, live: str) -> Iterator[str]:
-    yield "Spot at[UNROLL];"
-    yield "bool live[UNROLL];"
-    yield "#pragma unroll"
-    yield "for (int u = 0; u < UNROLL; ++u) {"
-    yield f"  live[u] = {live};"
-    yield f"  at[u] = {{{first} + (i + u * 32) * {width}, piece, slot}};"
-    yield "}"
-
-
-def _one(element: str) -> Iterator[str]:
-    yield f"Spot at[1] = {{{{{element}, piece, slot}}}};"
-    yield "const bool live[1] = {true};"
+def _spot(first: str) -> str:
+    """A spot of the bucket at work."""
+    return f"{{{first}, piece, slot}}"
 
 
 def finished(printer: _Printer) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from coconet_lab.kernels.cuda_abi import has_buckets
 from coconet_lab.kernels.cuda_buckets import bucket_loop, share_bucket_loop
-from coconet_lab.kernels.cuda_phase import PhasePrinter, indent
+from coconet_lab.kernels.cuda_phase import PhasePrinter, indent, one_spot, spots
 from coconet_lab.kernels.cuda_push import flat_rounds
 from coconet_lab.kernels.cuda_scalar import fold_of
 
@@ -78,9 +78,7 @@ def _bucket_calls(printer: _Printer, n: int, shares: bool = False) -> dict[str, 
 
 
 def _one(spot: str, call: str) -> Iterator[str]:
-    yield f"  Spot at[1] = {{{spot}}};"
-    yield "  const bool live[1] = {true};"
-    yield f"  {call}"
+    yield from indent((*one_spot(spot), call))
 
 
 def _flat_loop(printer: _Printer, n: int, shares: bool = False) -> Iterator[str]:
@@ -95,13 +93,7 @@ def _flat_loop(printer: _Printer, n: int, shares: bool = False) -> Iterator[str]
         yield "}"
     if width > 1:
         yield f"for (i64 i = {first}; i < a.vectors; i += threads * UNROLL) {{"
-        yield "  Spot at[UNROLL];"
-        yield "  bool live[UNROLL];"
-        yield "#pragma unroll"
-        yield "  for (int u = 0; u < UNROLL; ++u) {"
-        yield "    live[u] = u == 0 || i + u * threads < a.vectors;"
-        yield f"    at[u] = spot<{width}>(a, i + u * threads);"
-        yield "  }"
+        yield from indent(spots(f"spot<{width}>(a, i + u * threads)", "u == 0 || i + u * threads < a.vectors"))
         yield f"  {_call(printer, n, str(width), 'UNROLL', shares)}"
         yield "}"
     yield "for (i64 i = a.first + thread; i < a.total; i += threads) {"

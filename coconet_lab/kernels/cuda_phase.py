@@ -69,6 +69,23 @@ def indent(lines: Iterable[str], by: int = 2) -> Iterator[str]:
         yield line if line.startswith("#") or not line else " " * by + line
 
 
+def spots(spot: str, live: str) -> Iterator[str]:
+    """Lines that make UNROLL spots, and say of each whether it is one; both texts are of the vector `u`."""
+    yield "Spot at[UNROLL];"
+    yield "bool live[UNROLL];"
+    yield "#pragma unroll"
+    yield "for (int u = 0; u < UNROLL; ++u) {"
+    yield f"  live[u] = {live};"
+    yield f"  at[u] = {spot};"
+    yield "}"
+
+
+def one_spot(spot: str) -> Iterator[str]:
+    """As `spots`, for one vector or element."""
+    yield f"Spot at[1] = {{{spot}}};"
+    yield "const bool live[1] = {true};"
+
+
 def finished_name(accumulator: int) -> str:
     """The function that has the results of a reduction for the first tensors of a list."""
     return f"finished{accumulator}"

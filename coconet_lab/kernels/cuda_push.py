@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from coconet_lab.kernels import kernel as k
 from coconet_lab.kernels.cuda_abi import C_TYPES, has_buckets, pushed, scattered_tensors
-from coconet_lab.kernels.cuda_phase import PhasePrinter, combined, seeds, uniform
+from coconet_lab.kernels.cuda_phase import PhasePrinter, combined, indent, seeds, spots, uniform
 from coconet_lab.kernels.cuda_scalar import register_type
 from coconet_lab.kernels.cuda_space import Folding
 
@@ -138,13 +138,7 @@ def flat_rounds(n: int, folding: Folding, call: str) -> Iterator[str]:
     yield "for (int n = -1; n < rounds; ++n) {"
     yield from ahead(f"push{n}<{width}, UNROLL>(a, number + 1, thread + (n + 1) * step, threads);")
     yield "  const i64 i = thread + n * step;"
-    yield "  Spot at[UNROLL];"
-    yield "  bool live[UNROLL];"
-    yield "#pragma unroll"
-    yield "  for (int u = 0; u < UNROLL; ++u) {"
-    yield "    live[u] = true;"
-    yield f"    at[u] = spot<{width}>(a, i + u * threads);"
-    yield "  }"
+    yield from indent(spots(f"spot<{width}>(a, i + u * threads)", "true"))
     yield f"  const Source from = {{number, (int)threadIdx.x * {width}, THREADS * {width}}};"
     yield f"  {call}"
     yield "}"
